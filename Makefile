@@ -1,0 +1,52 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN    ?= .venv/bin
+GEN    := services/common/src
+PROTOS := $(sort $(shell find protos -name '*.proto'))
+UV     := $(BIN)/uv
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: .venv/ok  ## Make .venv with everything a user and a developer need
+
+.venv/ok: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q 'uv>=0.9'
+	$(UV) pip install -q --python $(BIN)/python $(TORCH_BACKEND:%=--torch-backend=%) -c constraints.txt -e '.[dev]'  # TORCH_BACKEND=cpu: the small torch
+	touch $@
+
+lock:  ## Pin every dependency in constraints.txt
+	$(UV) pip compile -q --universal --no-header --no-emit-index-url --python-version 3.11 --all-extras pyproject.toml -o constraints.txt
+
+quickstart: setup  ## Train the two-agent example on this machine
+	$(BIN)/flexmarl run examples/quickstart.yaml --replace
+
+generate: .venv-protos/ok  ## Regenerate the protobuf code
+	rm -rf $(GEN)/flexmarl/contracts/v1
+	PATH="$(CURDIR)/.venv-protos/bin:$$PATH" .venv-protos/bin/python -m grpc_tools.protoc -I protos \
+	  --python_out=$(GEN) --grpc_python_out=$(GEN) \
+	  --mypy_out=quiet:$(GEN) --mypy_grpc_out=quiet:$(GEN) $(PROTOS:protos/%=%)
+	find $(GEN)/flexmarl/contracts/v1 -name '*_pb2_grpc.py*' -exec sh -c \
+	  'grep -q "class .*Stub" "$$1" || rm "$$1"' _ {} \;
+	touch $(GEN)/flexmarl/contracts/v1/__init__.py
+
+.venv-protos/ok: protos/requirements.txt
+	$(PYTHON) -m venv .venv-protos
+	.venv-protos/bin/pip install -q -r $<
+	touch $@
+
+check-generated: generate  ## Fail when committed generated files are stale
+	git add -AN $(GEN)
+	git diff --exit-code -- $(GEN)/flexmarl/contracts/v1
+
+lint: setup  ## Style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup lint check-generated  ## Lint, generated files and every test that needs no cluster
+	$(BIN)/pytest
+
+.PHONY: help setup lock quickstart generate check-generated lint test

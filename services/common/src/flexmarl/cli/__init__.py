@@ -1,0 +1,7 @@
+"""The `flexmarl` command."""
+
+
+def main() -> None:
+    from flexmarl.cli.app import app
+
+    app()

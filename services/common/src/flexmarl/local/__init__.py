@@ -1,0 +1,1 @@
+"""All processes of a job on one machine, under one supervisor."""

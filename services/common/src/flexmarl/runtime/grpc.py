@@ -1,0 +1,182 @@
+"""One gRPC set-up for all services: token, errors, metrics, health, deadlines, drain."""
+
+from __future__ import annotations  # grpc types are generic only for the type checker
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import Histogram
+
+from flexmarl.runtime.errors import FlexMARLError, UnauthenticatedError
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Register: TypeAlias = Callable[[grpc.aio.Server], None]
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.max_send_message_length", 256 << 20),
+    ("grpc.so_reuseport", 0),
+]
+CHANNEL_OPTIONS = [
+    *OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+HANDLED = Histogram(
+    "flexmarl_grpc_handling_seconds", "Time to handle one call.", ["method", "code"]
+)
+TOKEN_KEY = "authorization"
+
+
+class Boundary(grpc.aio.ServerInterceptor):
+    """Checks the token, turns our errors into status codes and times each call."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}" if token else ""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        method = str(handler_call_details.method)
+        if handler is None or method.startswith("/grpc.health."):
+            return handler
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, method),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(handler.unary_stream, method),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        raise TypeError(f"{method}: streams from the client have no boundary")
+
+    def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
+        if self._expected and not hmac.compare_digest(str(given), self._expected):
+            raise UnauthenticatedError("this call carries no valid job token")
+
+    def _unary(self, inner: Any, method: str) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            async with self._translated(method, context):
+                self._admit(context)
+                return await inner(request, context)
+
+        return call
+
+    def _stream(self, inner: Any, method: str) -> Any:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            async with self._translated(method, context):
+                self._admit(context)
+                async for response in inner(request, context):
+                    yield response
+
+        return call
+
+    @asynccontextmanager
+    async def _translated(
+        self, method: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[None]:
+        started, code = time.perf_counter(), grpc.StatusCode.OK
+        try:
+            yield
+        except FlexMARLError as error:
+            code = error.code
+            await context.abort(error.code, str(error))
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except Exception:
+            code = grpc.StatusCode.UNKNOWN
+            raise
+        finally:
+            HANDLED.labels(method, code.name).observe(time.perf_counter() - started)
+
+
+@asynccontextmanager
+async def serving(
+    register: Register, address: str, *, token: str = "", drain_seconds: float = 10
+) -> AsyncIterator[str]:
+    """Serve what `register` adds until the block ends, then drain. Yields the bound address.
+
+    On the way out the health service says NOT_SERVING, new calls are refused, and calls in flight
+    have `drain_seconds` to finish.
+    """
+    server = grpc.aio.server(interceptors=[Boundary(token)], options=OPTIONS)
+    register(server)
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    port = server.add_insecure_port(address)
+    await server.start()
+    await status.set("", health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield address if address.startswith("unix:") else f"{address.rsplit(':', 1)[0]}:{port}"
+    finally:
+        await status.enter_graceful_shutdown()
+        await server.stop(grace=drain_seconds)
+
+
+def channel(address: str, token: str = "") -> grpc.aio.Channel:
+    """A channel to `address` whose every call carries `token`. Close it, or use `async with`."""
+    return grpc.aio.insecure_channel(
+        address, options=CHANNEL_OPTIONS, interceptors=_bearer(token) if token else None
+    )
+
+
+def _bearer(token: str) -> list[grpc.aio.ClientInterceptor]:
+    def details(call: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
+        metadata = grpc.aio.Metadata(*(call.metadata or ()))
+        metadata.add(TOKEN_KEY, f"Bearer {token}")
+        return grpc.aio.ClientCallDetails(
+            call.method, call.timeout, metadata, call.credentials, call.wait_for_ready
+        )
+
+    class Unary(grpc.aio.UnaryUnaryClientInterceptor):
+        async def intercept_unary_unary(
+            self, continuation: Any, client_call_details: Any, request: Any
+        ) -> Any:
+            return await continuation(details(client_call_details), request)
+
+    class Stream(grpc.aio.UnaryStreamClientInterceptor):
+        async def intercept_unary_stream(
+            self, continuation: Any, client_call_details: Any, request: Any
+        ) -> Any:
+            return await continuation(details(client_call_details), request)
+
+    return [Unary(), Stream()]
+
+
+async def wait_ready(address: str, timeout: float) -> None:
+    """Return once the health service at `address` says SERVING; TimeoutError after `timeout` s."""
+    async with asyncio.timeout(timeout), channel(address) as connection:
+        stub = health_pb2_grpc.HealthStub(connection)
+        while True:
+            try:
+                reply = await stub.Check(
+                    health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in (
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                ):
+                    raise
+            else:
+                if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            await asyncio.sleep(0.05)

@@ -1,0 +1,48 @@
+"""Where a process runs: read once from the environment in `main()`, then passed down.
+
+What the user decides stands in the job file, not here. On one machine the supervisor sets these,
+on a cluster the pod's manifest does.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Environment variables `FLEXMARL_<FIELD>`; lists and maps as JSON."""
+
+    model_config = SettingsConfigDict(env_prefix="FLEXMARL_", frozen=True)
+
+    job_file: Path
+    """The MARLJob as YAML; relative URIs in it count from `base_dir`."""
+    base_dir: Path = Path()
+    job_uid: str
+    """Unique per submission; names keys in the store and tensor sets in shared memory."""
+    token: str = ""
+    """Shared secret of the job's processes; every gRPC call carries it. Empty: no check."""
+    listen: str = "127.0.0.1:0"
+    """gRPC address to serve on: host:port or unix:///path."""
+    log_format: Literal["console", "json"] = "console"
+    log_level: str = "INFO"
+    metrics_port: Annotated[int, Field(ge=0, lt=65536)] = 0
+    """Prometheus endpoint; 0: off."""
+    drain_seconds: float = 10.0
+    run_dir: Path = Path("runs/default")
+    shm_dir: Path = Path("/dev/shm")
+
+    policy: str = ""
+    """Engine: the policy it starts with."""
+    store_url: str = ""
+    experience: str = ""
+    """Address of the experience service."""
+    weights: str = ""
+    """Address of the weights sidecar of this pod."""
+    workers: list[str] = []
+    engines: dict[str, list[str]] = {}
+    """Policy -> addresses of its engines."""
+    trainers: list[str] = []
+    resume_from: str = ""
+    """Checkpoint directory to start from, with a manifest."""

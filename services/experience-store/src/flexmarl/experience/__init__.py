@@ -1,0 +1,1 @@
+"""The experience store: one stream per policy, whole groups, nothing twice."""

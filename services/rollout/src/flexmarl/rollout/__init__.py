@@ -1,0 +1,1 @@
+"""Plays episodes: agents take turns against inference engines."""

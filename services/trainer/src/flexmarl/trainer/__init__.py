@@ -1,0 +1,1 @@
+"""A training slot: leases groups, folds their gradients, steps, publishes."""

@@ -1,0 +1,1 @@
+"""Versioned tensor sets in named shared memory, and how they travel."""
