@@ -161,14 +161,14 @@ def _bearer(token: str) -> list[grpc.aio.ClientInterceptor]:
     return [Unary(), Stream()]
 
 
-async def wait_ready(address: str, timeout: float) -> None:
-    """Return once the health service at `address` says SERVING; TimeoutError after `timeout` s."""
-    async with asyncio.timeout(timeout), channel(address) as connection:
+async def wait_ready(address: str, seconds: float) -> None:
+    """Return once the health service at `address` says SERVING; TimeoutError after `seconds`."""
+    async with asyncio.timeout(seconds), channel(address) as connection:
         stub = health_pb2_grpc.HealthStub(connection)
         while True:
             try:
                 reply = await stub.Check(
-                    health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True
+                    health_pb2.HealthCheckRequest(), timeout=seconds, wait_for_ready=True
                 )
             except grpc.aio.AioRpcError as error:
                 if error.code() not in (
