@@ -1,0 +1,165 @@
+"""Reads the records that a job's data names: JSON lines, parquet or a reasoning-gym generator.
+
+Which record is played when is decided in `data.tasks`. Everything that can be wrong with the data
+is found here, before anything starts, as an InvalidJobError that names the field of the job file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flexmarl.contracts.job import DataFormat, DataSpec
+from flexmarl.data.gym import generate
+from flexmarl.data.nearest import nearest
+from flexmarl.runtime.errors import InvalidJobError
+
+Record = dict[str, Any]
+
+SHOWN_CHARACTERS = 80
+_SUFFIXES = {
+    ".jsonl": DataFormat.JSONL,
+    ".ndjson": DataFormat.JSONL,
+    ".parquet": DataFormat.PARQUET,
+    ".pq": DataFormat.PARQUET,
+}
+
+
+def load_records(
+    spec: DataSpec, base_dir: Path, seed: int, *, field: str = "spec.data"
+) -> list[Record]:
+    """Every record that `spec` names, in the order of the source, columns renamed; never empty.
+
+    `seed` is the job's, for a generator without one of its own. `field` is where `spec` stands in
+    the job file: errors name it, and generators without a seed differ by it, so that held-out tasks
+    are not the training tasks. Raises InvalidJobError.
+    """
+    if spec.uri.startswith("gym://"):
+        if spec.format is not None:
+            raise InvalidJobError(
+                f"{field}.format: {spec.format.value!r}: a generator has no format"
+            )
+        records = generate(spec, seed, field)
+        numbered: Iterable[tuple[str, Record]] = (
+            (f"item {number}", record) for number, record in enumerate(records)
+        )
+        return _renamed(numbered, spec.columns, field)
+    if "size" in spec.model_fields_set:
+        raise InvalidJobError(f"{field}.size: {spec.size}: a file has the size that it has")
+    path = base_dir / spec.uri.removeprefix("file://")
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise InvalidJobError(f"{field}.uri: {spec.uri!r}: {path} {what}{_sibling(path)}")
+    rows = _json_lines if _format_of(spec, path, field) is DataFormat.JSONL else _parquet_rows
+    found = _renamed(rows(path, field), spec.columns, field)
+    if not found:
+        raise InvalidJobError(f"{field}.uri: {spec.uri!r}: {path} is empty: it holds no record")
+    return found
+
+
+def _format_of(spec: DataSpec, path: Path, field: str) -> DataFormat:
+    guess = spec.format or _SUFFIXES.get(path.suffix.lower())
+    if guess is None:
+        raise InvalidJobError(
+            f"{field}.format: the name {path.name!r} does not tell; set it to jsonl or parquet"
+        )
+    return guess
+
+
+def _json_lines(path: Path, field: str) -> Iterator[tuple[str, Record]]:
+    """("line N", object) of each line that is not blank."""
+    for number, raw in enumerate(path.read_bytes().splitlines(), start=1):
+        if not raw.strip():
+            continue
+        shown = raw[:SHOWN_CHARACTERS].decode(errors="replace")
+        where = f"{field}.uri: {path}, line {number}"
+        try:
+            value = json.loads(
+                raw.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_no_constant
+            )
+        except json.JSONDecodeError as error:
+            raise InvalidJobError(
+                f"{where}: not JSON ({error.msg}, column {error.colno}): {shown}"
+            ) from None
+        except UnicodeDecodeError:
+            raise InvalidJobError(f"{where}: not UTF-8: {shown}") from None
+        except ValueError as error:
+            raise InvalidJobError(f"{where}: not JSON ({error}): {shown}") from None
+        if not isinstance(value, dict):
+            raise InvalidJobError(f"{where}: not an object but {_kind(value)}: {shown}")
+        yield f"line {number}", value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _kind(value: object) -> str:
+    names = {list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _parquet_rows(path: Path, field: str) -> Iterator[tuple[str, Record]]:
+    """("row N", values by column) of each row, counted from 0; NaN becomes None."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidJobError(f"{field}.uri: {path} is not a parquet file: {error}") from None
+    for number, row in enumerate(table.to_pylist()):
+        yield (
+            f"row {number}",
+            {
+                name: _plain(value, f"{field}.uri: {path}, row {number}, column {name!r}")
+                for name, value in row.items()
+            },
+        )
+
+
+def _plain(value: Any, where: str) -> Any:
+    """`value` in JSON's types. Dates become ISO 8601 text; other types are refused."""
+    match value:
+        case float() if math.isnan(value):
+            return None
+        case None | bool() | int() | float() | str():
+            return value
+        case list() | tuple():
+            return [_plain(item, where) for item in value]
+        case dict():
+            return {str(key): _plain(item, where) for key, item in value.items()}
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise InvalidJobError(f"{where}: a {type(value).__name__} cannot be part of a task")
+
+
+def _renamed(
+    rows: Iterable[tuple[str, Record]], columns: dict[str, str], field: str
+) -> list[Record]:
+    """Each record with `columns` (task field -> source column) applied.
+
+    A source column goes by its new name only; a mapped field hides a column of the same name.
+    """
+    if not columns:
+        return [record for _, record in rows]
+    taken = set(columns.values())
+    found = []
+    for where, record in rows:
+        for name, column in columns.items():
+            if column not in record:
+                raise InvalidJobError(
+                    f"{field}.columns.{name}: {where} has no column {column!r}; it has "
+                    f"{', '.join(sorted(record)) or 'none'}{nearest(column, record)}"
+                )
+        kept = {key: value for key, value in record.items() if key not in taken}
+        found.append(kept | {name: record[column] for name, column in columns.items()})
+    return found
+
+
+def _sibling(path: Path) -> str:
+    folder = path.parent
+    return nearest(path.name, (f.name for f in folder.iterdir())) if folder.is_dir() else ""
