@@ -134,7 +134,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _hint_name(hint: Any) -> str:
-    return " or ".join(kind.__name__ for kind in get_args(hint) or (hint,))
+    names = (kind.__name__ for kind in get_args(hint) or (hint,))
+    return " or ".join("null" if name == "NoneType" else name for name in names)
 
 
 def _jsonable(value: Any) -> Any:
