@@ -46,3 +46,16 @@ class Settings(BaseSettings):
     trainers: list[str] = []
     resume_from: str = ""
     """Checkpoint directory to start from, with a manifest."""
+
+
+class _Cache(BaseSettings):
+    """The XDG base directory for what can be made again."""
+
+    model_config = SettingsConfigDict(frozen=True)
+
+    xdg_cache_home: Path = Path("~/.cache")
+
+
+def cache_dir() -> Path:
+    """Where downloads and conversions are kept between jobs: $XDG_CACHE_HOME/flexmarl."""
+    return _Cache().xdg_cache_home.expanduser() / "flexmarl"
