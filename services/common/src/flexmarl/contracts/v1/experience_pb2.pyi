@@ -195,14 +195,23 @@ Global___PolicySamples: _TypeAlias = PolicySamples  # noqa: Y015
 class TakeIncarnationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ROLL_BACK_TO_FIELD_NUMBER: _builtins.int
+    roll_back_to: _builtins.int
+    """The job rolls back: whatever the store knows of this step and later is forgotten, identities
+    and closed steps too. Absent: groups that older incarnations stored still count.
+    """
     def __init__(
         self,
+        *,
+        roll_back_to: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to", "roll_back_to", b"roll_back_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to", "roll_back_to", b"roll_back_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__roll_back_to: _TypeAlias = _typing.Literal["roll_back_to"]  # noqa: Y015
+    _WhichOneofArgType__roll_back_to: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__roll_back_to) -> _WhichOneofReturnType__roll_back_to | None: ...
 
 Global___TakeIncarnationRequest: _TypeAlias = TakeIncarnationRequest  # noqa: Y015
 

@@ -27,12 +27,15 @@ class BindRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
     """what the rest of the job stands at"""
     checkpoint: _builtins.str
     """directory of this policy's state at `version`; empty: none"""
+    discard: _builtins.bool
+    """the job rolls back: another version in shared memory is forgotten"""
     def __init__(
         self,
         *,
@@ -40,10 +43,11 @@ class BindRequest(_message.Message):
         epoch: _builtins.int = ...,
         version: _builtins.int = ...,
         checkpoint: _builtins.str = ...,
+        discard: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "epoch", b"epoch", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "discard", b"discard", "epoch", b"epoch", "policy", b"policy", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,7 +63,8 @@ class TrainerServicer(object):
 
     def Bind(self, request, context):
         """Takes the policy with this epoch. State comes from shared memory where it is committed there at
-        `version` or later, else from `checkpoint`, else from the job file's start (version 0).
+        `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
+        job file's start (version 0).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

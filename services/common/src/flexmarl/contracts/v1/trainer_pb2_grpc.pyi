@@ -35,7 +35,8 @@ class TrainerStub:
     def __new__(cls, channel: _aio.Channel) -> TrainerAsyncStub: ...
     Bind: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.BindRequest, _trainer_pb2.BindResponse]
     """Takes the policy with this epoch. State comes from shared memory where it is committed there at
-    `version` or later, else from `checkpoint`, else from the job file's start (version 0).
+    `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
+    job file's start (version 0).
     """
     Unbind: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.UnbindRequest, _trainer_pb2.UnbindResponse]
     """Lets go; the committed state stays in shared memory."""
@@ -53,7 +54,8 @@ class TrainerAsyncStub(TrainerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Bind: _aio.UnaryUnaryMultiCallable[_trainer_pb2.BindRequest, _trainer_pb2.BindResponse]  # type: ignore[assignment]
     """Takes the policy with this epoch. State comes from shared memory where it is committed there at
-    `version` or later, else from `checkpoint`, else from the job file's start (version 0).
+    `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
+    job file's start (version 0).
     """
     Unbind: _aio.UnaryUnaryMultiCallable[_trainer_pb2.UnbindRequest, _trainer_pb2.UnbindResponse]  # type: ignore[assignment]
     """Lets go; the committed state stays in shared memory."""
@@ -74,7 +76,8 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.BindResponse, _abc.Awaitable[_trainer_pb2.BindResponse]]:
         """Takes the policy with this epoch. State comes from shared memory where it is committed there at
-        `version` or later, else from `checkpoint`, else from the job file's start (version 0).
+        `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
+        job file's start (version 0).
         """
 
     @_abc_1.abstractmethod
