@@ -1,0 +1,155 @@
+"""Which groups of a step are folded next, and what the folded ones add up to. Pure.
+
+In deterministic mode the micro-batches are fixed: indexes [0, m), [m, 2m), ... each folded once
+all of it has arrived, so that overlap changes when a fold happens but not what it adds. Otherwise
+groups are folded as they arrive, as many together as make a fold worth its fixed cost.
+
+Groups that teach nothing (all advantages 0) count their tokens in the denominator like all others:
+the step's loss is the mean over everything that was sampled, and its scale does not depend on how
+many groups happened to agree. They are counted in the metrics, measured without gradients, and a
+step of nothing else takes no optimizer step: neither weights nor moments move.
+"""
+
+from dataclasses import dataclass, field, fields
+
+from flexmarl.trainer.batch import Prepared
+
+FOLD_FLOPS = 4e9
+"""A fold of less costs more in fixed overhead than it gains by overlapping."""
+
+
+def worthwhile_tokens(parameters: int) -> int:
+    """Tokens from which one forward and backward pass is worth starting."""
+    return max(1, int(FOLD_FLOPS / (6 * parameters)))
+
+
+class FoldOrder:
+    """Groups that have arrived and not been folded yet."""
+
+    def __init__(
+        self, groups: int, micro_batch: int, *, deterministic: bool, overlap: bool, tokens: int
+    ) -> None:
+        self._groups, self._micro_batch = groups, micro_batch
+        self._deterministic, self._overlap, self._tokens = deterministic, overlap, tokens
+        self._waiting: dict[int, Prepared] = {}
+        self._arrived = 0
+        self._next = 0
+
+    @property
+    def missing(self) -> int:
+        """Groups that have not arrived."""
+        return self._groups - self._arrived
+
+    @property
+    def done(self) -> bool:
+        """Whether every group has arrived and been taken."""
+        return not self.missing and not self._waiting
+
+    def add(self, index: int, group: Prepared) -> None:
+        self._waiting[index] = group
+        self._arrived += 1
+
+    def take(self) -> list[Prepared]:
+        """The groups to fold now, each handed out once; empty: wait for more."""
+        if self.missing and not self._overlap:
+            return []
+        return self._take_fixed() if self._deterministic else self._take_any()
+
+    def _take_fixed(self) -> list[Prepared]:
+        wanted = range(self._next, min(self._next + self._micro_batch, self._groups))
+        if not all(index in self._waiting for index in wanted):
+            return []
+        self._next = wanted.stop
+        return [self._waiting.pop(index) for index in wanted]
+
+    def _take_any(self) -> list[Prepared]:
+        chosen, tokens = [], 0
+        for index, group in self._waiting.items():
+            chosen.append(index)
+            tokens += group.input_tokens
+            if len(chosen) >= self._micro_batch and tokens >= self._tokens:
+                break
+        else:
+            if self.missing:
+                return []
+        return [self._waiting.pop(index) for index in chosen]
+
+
+@dataclass(slots=True)
+class Sums:
+    """What micro-batches add up to; nothing in it is an average."""
+
+    tokens: float = 0
+    sequences: float = 0
+    loss: float = 0
+    entropy: float = 0
+    kl: float = 0
+    clipped: float = 0
+    compared: float = 0  # tokens whose sampling log-prob is of the whole distribution
+    gap: float = 0  # of these: |training - sampling log-prob|
+    gap_max: float = 0
+    ratio: float = 0
+    ratio_max: float = 0
+
+    def add(self, other: "Sums") -> None:
+        for entry in fields(self):
+            mine, its = getattr(self, entry.name), getattr(other, entry.name)
+            maximum = entry.name.endswith("_max")
+            setattr(self, entry.name, max(mine, its) if maximum else mine + its)
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """The step so far: sums over its folded groups."""
+
+    sums: Sums = field(default_factory=Sums)
+    groups: int = 0
+    folds: int = 0
+    excluded: int = 0
+    dead_groups: int = 0
+    """Groups with tokens and not one advantage."""
+    dead_tokens: int = 0
+    empty_groups: int = 0
+    """Groups in which the policy took no turn, or no scored one."""
+    live: bool = False
+
+    def add(self, folded: list[Prepared], sums: Sums) -> None:
+        self.sums.add(sums)
+        self.folds += 1
+        for group in folded:
+            self.groups += 1
+            self.excluded += group.excluded
+            self.live |= group.live
+            if not group.examples:
+                self.empty_groups += 1
+            elif not group.live:
+                self.dead_groups += 1
+                self.dead_tokens += group.tokens
+
+    @property
+    def gap_mean(self) -> float:
+        """Mean |training - sampling log-prob| of the tokens where the two can be compared."""
+        return self.sums.gap / max(1, self.sums.compared)
+
+    def metrics(self) -> dict[str, float]:
+        """What the step reports; every mean is over the whole step, divided once."""
+        sums = self.sums
+        tokens, compared = max(1, sums.tokens), max(1, sums.compared)
+        return {
+            "loss": sums.loss / tokens,
+            "entropy": sums.entropy / tokens,
+            "kl": sums.kl / tokens,
+            "clip_fraction": sums.clipped / tokens,
+            "logprob_gap_mean": self.gap_mean,
+            "logprob_gap_max": sums.gap_max,
+            "ratio_mean": sums.ratio / compared,
+            "ratio_max": sums.ratio_max,
+            "tokens": sums.tokens,
+            "compared_tokens": sums.compared,
+            "sequences": sums.sequences,
+            "excluded_sequences": float(self.excluded),
+            "dead_groups": float(self.dead_groups),
+            "dead_tokens": float(self.dead_tokens),
+            "empty_groups": float(self.empty_groups),
+            "folds": float(self.folds),
+        }

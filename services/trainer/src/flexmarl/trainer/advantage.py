@@ -1,0 +1,70 @@
+"""Advantages: how much better each episode of a group did than its peers. Pure, no tensors.
+
+All estimators compare an agent with itself: rewards are normalised per agent over the scored
+episodes of one group, never over agents, groups or the step. An episode without a reward (None:
+unscorable) neither gets an advantage nor enters a mean. Fewer than two scored episodes, or scored
+episodes that agree, teach nothing: their advantages are 0.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from flexmarl.contracts.job import Algorithm
+from flexmarl.runtime.errors import InvalidRequestError
+
+AGREEMENT = 1e-9
+"""Rewards closer than this, relative to the largest, are one reward: rounding is no signal."""
+
+
+def group_advantages(
+    rewards: Sequence[float | None], algorithm: Algorithm = Algorithm.GRPO
+) -> list[float | None]:
+    """One advantage per reward, None where the reward is None.
+
+    `grpo`: distance from the mean in sample standard deviations (ddof 1). `dr-grpo`: distance from
+    the mean. `rloo`: distance from the mean of the others. InvalidRequestError: a reward that is
+    no finite number.
+    """
+    scored = [reward for reward in rewards if reward is not None]
+    for reward in scored:
+        if not math.isfinite(reward):
+            raise InvalidRequestError(f"reward {reward} is not a finite number")
+    if len(scored) < 2 or _agree(scored):
+        return [None if reward is None else 0.0 for reward in rewards]
+    mean = math.fsum(scored) / len(scored)
+    scale = _SCALES[algorithm](scored, mean)
+    return [None if reward is None else (reward - mean) * scale for reward in rewards]
+
+
+def _agree(rewards: Sequence[float]) -> bool:
+    low, high = min(rewards), max(rewards)
+    return high - low <= AGREEMENT * max(1.0, abs(low), abs(high))
+
+
+def _inverse_deviation(rewards: Sequence[float], mean: float) -> float:
+    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
+    return 1 / math.sqrt(variance)
+
+
+_SCALES: dict[Algorithm, Callable[[Sequence[float], float], float]] = {
+    Algorithm.GRPO: _inverse_deviation,
+    Algorithm.DR_GRPO: lambda rewards, mean: 1.0,
+    # r - mean of the others = n / (n - 1) * (r - mean of all)
+    Algorithm.RLOO: lambda rewards, mean: len(rewards) / (len(rewards) - 1),
+}
+
+
+def generalized_advantages(
+    rewards: Sequence[float], values: Sequence[float], *, gamma: float, lam: float
+) -> tuple[list[float], list[float]]:
+    """GAE of one trajectory, as (advantages, returns = advantages + values).
+
+    The value after the end is 0. For estimators with a critic; the group estimators above use none.
+    """
+    advantages = [0.0] * len(rewards)
+    following_value = following_advantage = 0.0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * following_value - values[t]
+        following_advantage = advantages[t] = delta + gamma * lam * following_advantage
+        following_value = values[t]
+    return advantages, [a + v for a, v in zip(advantages, values, strict=True)]

@@ -1,0 +1,234 @@
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexmarl.contracts.job import Algorithm
+from flexmarl.experience.samples import Sequence, TurnSpan, VersionSpan
+from flexmarl.trainer.accumulate import FoldOrder, StepTotals, Sums
+from flexmarl.trainer.batch import Prepared, pad, plan, prepare
+
+
+def sequence(
+    episode: int,
+    reward: float | None,
+    turns: list[tuple[int, int]],
+    *,
+    agent: str = "solver",
+    turn_rewards: list[float | None] | None = None,
+    temperature: float = 1.0,
+    seq: int = 0,
+) -> Sequence:
+    length = turns[-1][1] + 2
+    mask = np.zeros(length, np.uint8)
+    spans = []
+    for (start, end), own in zip(turns, turn_rewards or [None] * len(turns), strict=True):
+        mask[start:end] = 1
+        spans.append(
+            TurnSpan(start, end, (VersionSpan(0, 0, end - start),), "stop", temperature, own)
+        )
+    return Sequence(
+        id=f"1/0/0/{episode}/{agent}/{seq}",
+        agent=agent,
+        episode=episode,
+        token_ids=np.arange(100 * episode, 100 * episode + length, dtype=np.int32),
+        loss_mask=mask,
+        logprobs=np.where(mask, -0.5, 0).astype(np.float32),
+        turns=tuple(spans),
+        reward=reward,
+    )
+
+
+def test_only_sampled_tokens_are_trained_and_the_tail_is_cut() -> None:
+    prepared = prepare(
+        [sequence(0, 1, [(2, 4), (7, 8)]), sequence(1, 0, [(3, 5)])], Algorithm.DR_GRPO
+    )
+    first, second = prepared.examples
+    assert first.positions.tolist() == [2, 3, 7]
+    assert first.advantages.tolist() == [0.5] * 3
+    assert first.token_ids.tolist() == list(range(8))
+    assert second.advantages.tolist() == [-0.5] * 2
+    assert prepared.tokens == 5
+
+
+def test_agents_are_normalised_apart() -> None:
+    prepared = prepare(
+        [
+            sequence(0, 1, [(1, 2)], agent="a"),
+            sequence(1, 0, [(1, 2)], agent="a"),
+            sequence(0, 5, [(1, 2)], agent="b"),
+            sequence(1, 5, [(1, 2)], agent="b"),
+        ],
+        Algorithm.DR_GRPO,
+    )
+    assert [e.advantages.tolist() for e in prepared.examples] == [[0.5], [-0.5], [0], [0]]
+    assert [e.live for e in prepared.examples] == [True, True, False, False]
+
+
+def test_an_episode_counts_once_however_many_sequences_it_has() -> None:
+    """Turns [2, 2, 3] of a trajectory: the mean is over episodes, never over rows."""
+    prepared = prepare(
+        [
+            sequence(0, 1, [(1, 2)], seq=0),
+            sequence(0, 1, [(1, 2)], seq=1),
+            sequence(0, 1, [(1, 2)], seq=2),
+            sequence(1, 0, [(1, 2)]),
+        ],
+        Algorithm.DR_GRPO,
+    )
+    assert [e.advantages.tolist() for e in prepared.examples] == [[0.5], [0.5], [0.5], [-0.5]]
+
+
+def test_arrival_order_does_not_mix_groups() -> None:
+    rows = [sequence(n, float(n % 3), [(1, 3)]) for n in range(6)]
+    expected = {e.id: e.advantages.tolist() for e in prepare(rows, Algorithm.GRPO).examples}
+    Random(3).shuffle(rows)
+    assert {e.id: e.advantages.tolist() for e in prepare(rows, Algorithm.GRPO).examples} == expected
+
+
+def test_unscorable_sequences_are_excluded_and_counted() -> None:
+    prepared = prepare(
+        [
+            sequence(0, None, [(1, 2)]),
+            sequence(1, 1, [(1, 2)]),
+            sequence(2, 0, [(1, 2)]),
+        ],
+        Algorithm.DR_GRPO,
+    )
+    assert prepared.excluded == 1
+    assert [e.advantages.tolist() for e in prepared.examples] == [[0.5], [-0.5]]
+
+
+def test_a_turn_with_its_own_reward_is_judged_by_it() -> None:
+    """Turn rewards [0, 1, 0] against [0, 0, 0]; the outcome still judges the turn without one."""
+    prepared = prepare(
+        [
+            sequence(0, 1, [(1, 2), (2, 3), (3, 4), (5, 6)], turn_rewards=[0, 1, 0, None]),
+            sequence(1, 0, [(1, 2), (2, 3), (3, 4), (5, 6)], turn_rewards=[0, 0, 0, None]),
+        ],
+        Algorithm.DR_GRPO,
+    )
+    sixth = 1 / 6
+    assert prepared.examples[0].advantages.tolist() == pytest.approx(
+        [-sixth, 1 - sixth, -sixth, 0.5]
+    )
+    assert prepared.examples[1].advantages.tolist() == pytest.approx([-sixth, -sixth, -sixth, -0.5])
+
+
+def test_own_rewards_train_where_the_outcome_is_unscorable() -> None:
+    prepared = prepare(
+        [
+            sequence(0, None, [(1, 2), (3, 4)], turn_rewards=[1, None]),
+            sequence(1, None, [(1, 2), (3, 4)], turn_rewards=[0, None]),
+        ],
+        Algorithm.DR_GRPO,
+    )
+    assert [e.positions.tolist() for e in prepared.examples] == [[1], [1]]
+    assert prepared.excluded == 0
+
+
+def test_truncated_and_greedy_tokens_are_not_comparable() -> None:
+    rows = [
+        sequence(0, 1, [(1, 2)], agent="plain", temperature=0.6),
+        sequence(0, 1, [(1, 2)], agent="nucleus", temperature=0.6),
+        sequence(0, 1, [(1, 2)], agent="greedy", temperature=0.0),
+    ]
+    plain, nucleus, greedy = prepare(rows, Algorithm.GRPO, {"nucleus"}).examples
+    assert plain.comparable.tolist() == [True]
+    assert plain.temperatures.tolist() == pytest.approx([0.6])
+    assert nucleus.comparable.tolist() == [False]
+    assert greedy.comparable.tolist() == [False]
+    assert greedy.temperatures.tolist() == [1]
+
+
+def test_padded_batch_points_at_the_states_that_predict() -> None:
+    examples = prepare(
+        [sequence(1, 1, [(2, 4)]), sequence(2, 0, [(1, 2), (5, 6)])], Algorithm.DR_GRPO
+    ).examples
+    batch = pad(examples, pad_id=9)
+    assert batch.input_ids.tolist() == [[100, 101, 102, 9, 9], [200, 201, 202, 203, 204]]
+    assert batch.targets.tolist() == [102, 103, 201, 205]
+    predicting = batch.input_ids.reshape(-1)[batch.flat]
+    assert (batch.targets - predicting).tolist() == [1, 1, 1, 1]
+    assert batch.rows.tolist() == [0, 0, 1, 1]
+
+
+@given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 500))
+def test_plan_hands_out_every_item_once_within_the_bound(lengths: list[int], bound: int) -> None:
+    chosen = plan(lengths, bound)
+    assert Counter(i for batch in chosen for i in batch) == Counter(range(len(lengths)))
+    for batch in chosen:
+        longest = max(lengths[i] for i in batch)
+        assert len(batch) == 1 or longest * len(batch) <= bound
+        padded = longest * len(batch)
+        assert padded <= sum(2 * lengths[i] + 16 for i in batch)
+
+
+GROUP = prepare([sequence(0, 1, [(1, 4)]), sequence(1, 0, [(1, 4)])], Algorithm.GRPO)
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.tuples(st.booleans(), st.booleans()),
+    st.integers(1, 60),
+    st.randoms(use_true_random=False),
+)
+def test_every_group_is_folded_once_whatever_the_order_of_arrival(
+    groups: int, micro: int, modes: tuple[bool, bool], tokens: int, random: Random
+) -> None:
+    deterministic, overlap = modes
+
+    def run(order: list[int], overlap: bool) -> list[list[int]]:
+        fold = FoldOrder(groups, micro, deterministic=deterministic, overlap=overlap, tokens=tokens)
+        content = {index: Prepared(GROUP.examples, index) for index in order}
+        taken = []
+        for index in order:
+            fold.add(index, content[index])
+            while chosen := fold.take():
+                assert overlap or not fold.missing
+                taken.append([group.excluded for group in chosen])
+        assert fold.done
+        return taken
+
+    order = list(range(groups))
+    random.shuffle(order)
+    taken = run(order, overlap)
+    assert sorted(i for batch in taken for i in batch) == list(range(groups))
+    if deterministic:
+        assert taken == run(list(range(groups)), not overlap)
+
+
+def test_small_folds_wait_for_more() -> None:
+    fold = FoldOrder(3, 1, deterministic=False, overlap=True, tokens=10)
+    fold.add(2, GROUP)  # 8 tokens
+    assert fold.take() == []
+    fold.add(0, GROUP)
+    assert len(fold.take()) == 2
+    fold.add(1, GROUP)
+    assert len(fold.take()) == 1
+    assert fold.done
+
+
+def test_losses_are_divided_once_by_the_global_count() -> None:
+    """2.0 on 100 tokens and 0.5 on 900 are 0.65, however they are split."""
+    for parts in ([100, 900], [50, 50, 300, 600]):
+        totals = StepTotals()
+        seen = 0
+        for tokens in parts:
+            loss = tokens * (2.0 if seen < 100 else 0.5)
+            seen += tokens
+            totals.add([], Sums(tokens=tokens, loss=loss))
+        assert totals.metrics()["loss"] == pytest.approx(0.65, rel=1e-12)
+
+
+def test_dead_and_empty_groups_are_told_apart() -> None:
+    dead = prepare([sequence(0, 1, [(1, 4)]), sequence(1, 1, [(1, 4)])], Algorithm.GRPO)
+    totals = StepTotals()
+    totals.add([GROUP, dead, Prepared((), 2)], Sums())
+    assert (totals.dead_groups, totals.dead_tokens) == (1, 6)
+    assert (totals.empty_groups, totals.excluded) == (1, 2)
+    assert totals.live
