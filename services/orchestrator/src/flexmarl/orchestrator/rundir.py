@@ -1,0 +1,96 @@
+"""The files of a run that tell what happened: progress, metrics, evaluations, episodes, summary.
+
+They are read by the command line while they are written: lines are appended whole, other files
+replaced atomically. All calls block on the disk; the event loop calls them in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+
+class Phase(StrEnum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    EVALUATING = "Evaluating"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+def replace(path: Path, text: str) -> None:
+    """Write `path` so that a reader, and a crash at any moment, sees the old text or the new."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def lines(path: Path) -> list[Line]:
+    """The objects in a JSON lines file, without a torn last line; none if there is no file."""
+    if not path.exists():
+        return []
+    found = []
+    for text in path.read_text().splitlines(keepends=True):
+        if text.endswith("\n"):
+            found.append(json.loads(text))
+    return found
+
+
+class RunDir:
+    """Writes below `root`; one process at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self.metrics = root / "metrics.jsonl"
+        self.evals = root / "evals.jsonl"
+        self.episodes = root / "episodes.jsonl"
+
+    def progress(
+        self, phase: Phase, step: int, steps: int, groups: tuple[int, int], message: str
+    ) -> None:
+        """`groups`: done and all of the current step or evaluation."""
+        done, total = groups
+        value = {
+            "phase": phase.value,
+            "step": step,
+            "steps": steps,
+            "groups_done": done,
+            "groups_total": total,
+            "time": time.time(),
+            "message": message,
+        }
+        partial = self.root / ".progress.json.partial"
+        partial.write_text(json.dumps(value) + "\n")  # several a second: not worth an fsync
+        partial.replace(self.root / "progress.json")
+
+    def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:
+        """Add whole lines at the end of one of the files above."""
+        text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def rewind(self, step: int, *, evaluated: bool) -> None:
+        """Forget what was written of `step` and later, and torn lines.
+
+        `evaluated`: keep the evaluation at `step` itself, which was made before it began.
+        """
+        for path in (self.metrics, self.evals, self.episodes):
+            if not path.exists():
+                continue
+            last = step if evaluated and path is self.evals else step - 1
+            kept = [line for line in lines(path) if line["step"] <= last]
+            replace(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+
+    def summary(self, value: Mapping[str, Any]) -> None:
+        replace(self.root / "summary.json", json.dumps(value, indent=2) + "\n")
