@@ -1,0 +1,72 @@
+"""Waiting for something new without a connection per waiter: one subscription for all of them.
+
+A message may be lost while the subscription is down, so nobody waits for longer than `POLL_SECONDS`
+before looking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+POLL_SECONDS = 1.0
+log = structlog.get_logger()
+
+
+class Arrivals:
+    """What a waiter does: `event = next()`, look, and `wait(event)` when there was nothing.
+
+    In this order nothing that arrives between looking and waiting is missed.
+    """
+
+    def __init__(self, redis: Redis, channel: str) -> None:
+        self._redis, self._channel = redis, channel
+        self._event = asyncio.Event()
+        self._released = False
+
+    def next(self) -> asyncio.Event:
+        """Set at the next arrival."""
+        return self._event
+
+    @property
+    def released(self) -> bool:
+        """Whether nobody shall wait any more."""
+        return self._released
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Return at the arrival, or after `seconds`, or when it is time to look again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, POLL_SECONDS)):
+                await event.wait()
+
+    def release(self) -> None:
+        """From now on nobody waits: the process is about to stop."""
+        self._released = True
+        self._wake()
+
+    async def watch(self) -> None:
+        """Turn messages into wake-ups until cancelled."""
+        down = False
+        while True:
+            try:
+                async with self._redis.pubsub(ignore_subscribe_messages=True) as messages:
+                    await messages.subscribe(self._channel)
+                    while True:
+                        if await messages.get_message(timeout=POLL_SECONDS):
+                            self._wake()
+                        if down:
+                            log.info("store is back")
+                            down = False
+            except (RedisError, OSError) as error:
+                if not down:
+                    log.warning("store does not answer, leases poll", error=str(error))
+                down = True
+                await asyncio.sleep(POLL_SECONDS / 4)
+
+    def _wake(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()

@@ -1,0 +1,218 @@
+"""What workers, trainers and the orchestrator call: typed, with deadlines, patient over outages.
+
+A call that fails because the service or its store is away, or full, is repeated: every call may be.
+An append that was stored although its answer got lost comes back as a duplicate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+import stamina
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.samples import (
+    GroupId,
+    LeasedGroup,
+    PolicySamples,
+    group_id_to_wire,
+    leased_from_wire,
+    to_wire,
+)
+from flexmarl.runtime.errors import (
+    FencedError,
+    FlexMARLError,
+    FullError,
+    InvalidRequestError,
+    StalePolicyError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from flexmarl.runtime.grpc import channel
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+MAX_GROUP_BYTES = 255 << 20
+"""What fits into one message of `runtime.grpc`."""
+_ERRORS: dict[grpc.StatusCode, type[FlexMARLError]] = {
+    error.code: error
+    for error in (
+        FencedError,
+        FullError,
+        InvalidRequestError,
+        StalePolicyError,
+        UnauthenticatedError,
+        UnavailableError,
+    )
+}
+_AWAY = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    groups: tuple[LeasedGroup, ...]
+    """In order of arrival; the sequences' arrays are read-only."""
+    cursor: str
+    """For the next lease of this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    indexes: frozenset[int]
+    """That every policy has or had; empty for a closed step."""
+    closed: bool
+
+
+class ExperienceClient:
+    """The experience service at `address`; one channel, to be closed or used as `async with`.
+
+    `timeout` seconds are the deadline of one attempt, `patience` how long attempts go on while
+    the service is away. UnavailableError when that is over; FencedError when a newer
+    incarnation or epoch has taken over: the caller must stop.
+    """
+
+    def __init__(
+        self, address: str, token: str = "", *, timeout: float = 30.0, patience: float = 120.0
+    ) -> None:
+        self._address, self._timeout, self._patience = address, timeout, patience
+        self._channel = channel(address, token)
+        self._stub: pb_grpc.ExperienceAsyncStub = pb_grpc.ExperienceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def take_incarnation(self, roll_back_to: int | None = None) -> int:
+        """A new incarnation; with `roll_back_to` that step and later ones are forgotten."""
+        request = pb.TakeIncarnationRequest(roll_back_to=roll_back_to)
+        return int((await self._call(self._stub.TakeIncarnation, request)).incarnation)
+
+    async def take_epoch(self, policy: str) -> int:
+        """A new epoch of the policy."""
+        request = pb.TakeEpochRequest(policy=policy)
+        return int((await self._call(self._stub.TakeEpoch, request)).epoch)
+
+    async def append_group(
+        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples]
+    ) -> bool:
+        """Store a group: `samples` of every trained policy, once, empty where one took no turn.
+
+        False: it was stored or trained before. Waits for as long as the store is full, which ends
+        with the caller's own deadline. InvalidRequestError and StalePolicyError name the sequence.
+        """
+        request = pb.AppendGroupRequest(
+            id=group_id_to_wire(group),
+            task_id=task_id,
+            policies=[to_wire(each) for each in samples],
+        )
+        if (size := request.ByteSize()) > MAX_GROUP_BYTES:
+            raise InvalidRequestError(
+                f"group {group} has {size >> 20} MiB; {MAX_GROUP_BYTES >> 20} MiB can be stored"
+            )
+        response = await self._call(self._stub.AppendGroup, request, wait_when_full=True)
+        return not response.duplicate
+
+    async def lease(
+        self,
+        policy: str,
+        epoch: int,
+        step: int,
+        cursor: str = "",
+        *,
+        max_groups: int = 0,
+        wait: float = 10.0,
+    ) -> Lease:
+        """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries).
+
+        Waits up to `wait` seconds for the first; empty when none came. An index comes again only
+        after the server lost its memory: fold by index, once.
+        """
+        request = pb.LeaseRequest(
+            policy=policy,
+            epoch=epoch,
+            step=step,
+            cursor=cursor,
+            max_groups=max_groups,
+            wait_ms=math.ceil(wait * 1000),
+        )
+        response = await self._call(self._stub.Lease, request, extra=wait)
+        return Lease(tuple(map(leased_from_wire, response.groups)), response.cursor)
+
+    async def commit(self, policy: str, epoch: int, step: int) -> int:
+        """Delete the policy's groups of the step; how many there were."""
+        request = pb.CommitRequest(policy=policy, epoch=epoch, step=step)
+        return int((await self._call(self._stub.Commit, request)).deleted)
+
+    async def stored(self, step: int) -> StoredStep:
+        """What need not be played (again). Ask again while a step lasts: an entry may get lost."""
+        response = await self._call(self._stub.Stored, pb.StoredRequest(step=step))
+        return StoredStep(frozenset(response.indexes), response.closed)
+
+    async def close_step(self, incarnation: int, step: int) -> None:
+        """The step and all before it are done."""
+        request = pb.CloseStepRequest(incarnation=incarnation, step=step)
+        await self._call(self._stub.CloseStep, request)
+
+    async def get_state(self) -> dict[str, str]:
+        return dict((await self._call(self._stub.GetState, pb.GetStateRequest())).fields)
+
+    async def put_state(self, incarnation: int, fields: Mapping[str, str]) -> None:
+        """Set these fields of the state; others keep their values."""
+        request = pb.PutStateRequest(incarnation=incarnation, fields=fields)
+        await self._call(self._stub.PutState, request)
+
+    async def _call(
+        self,
+        method: Callable[..., Awaitable[Response]],
+        request: Any,
+        *,
+        extra: float = 0.0,
+        wait_when_full: bool = False,
+    ) -> Response:
+        async def once() -> Response:
+            try:
+                return await method(request, timeout=self._timeout + extra)
+            except grpc.aio.AioRpcError as error:
+                raise self._translated(error) from error
+
+        while True:
+            try:
+                async for attempt in stamina.retry_context(
+                    on=UnavailableError,
+                    attempts=None,
+                    timeout=self._patience,
+                    wait_initial=0.05,
+                    wait_max=1.0,
+                    wait_jitter=0.2,
+                ):
+                    with attempt:
+                        return await once()
+            except FullError:
+                if not wait_when_full:
+                    raise
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> FlexMARLError:
+        text = f"experience service {self._address}: {error.details() or error.code().name}"
+        if error.code() in _AWAY:
+            return UnavailableError(f"{text} ({error.code().name})")
+        if kind := _ERRORS.get(error.code()):
+            return kind(text)
+        return FlexMARLError(f"{text} ({error.code().name})")

@@ -1,0 +1,67 @@
+"""Names of a job's keys in the store.
+
+All of them start with the job's uid in braces: one hash slot of a cluster, so that one script may
+touch several, and no meeting with a job of the same name that was deleted and created again.
+"""
+
+from dataclasses import dataclass, field
+
+from flexmarl.runtime.errors import InvalidJobError
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of the job `tag`; InvalidJobError when it has braces, which would move the hash tag."""
+
+    tag: str
+    prefix: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.tag or set(self.tag) & set("{}"):
+            raise InvalidJobError(f"job uid {self.tag!r} is empty or has braces")
+        object.__setattr__(self, "prefix", f"{{{self.tag}}}:")
+
+    @property
+    def incarnation(self) -> str:
+        """Counter: the latest incarnation."""
+        return f"{self.prefix}incarnation"
+
+    @property
+    def state(self) -> str:
+        """Hash: the orchestrator's own state."""
+        return f"{self.prefix}state"
+
+    @property
+    def closed(self) -> str:
+        """Integer: the highest closed step."""
+        return f"{self.prefix}closed"
+
+    @property
+    def steps(self) -> str:
+        """Set: steps that are not closed and have identities."""
+        return f"{self.prefix}steps"
+
+    @property
+    def arrivals(self) -> str:
+        """Channel: something new for whoever waits."""
+        return f"{self.prefix}arrivals"
+
+    def epoch(self, policy: str) -> str:
+        """Counter: the latest epoch of a policy."""
+        return f"{self.prefix}epoch:{policy}"
+
+    def stream(self, policy: str) -> str:
+        """Stream: the policy's groups of all steps."""
+        return f"{self.prefix}stream:{policy}"
+
+    def dead(self, policy: str) -> str:
+        """Stream: the policy's groups that could not be read."""
+        return f"{self.prefix}dead:{policy}"
+
+    def entries(self, policy: str, step: int) -> str:
+        """Sorted set, by name: which entries of the policy's stream belong to the step."""
+        return f"{self.prefix}entries:{policy}:{step}"
+
+    def stored(self, step: int) -> str:
+        """Hash: index -> policies whose entry was lost, separated by spaces; mostly empty."""
+        return f"{self.prefix}stored:{step}"

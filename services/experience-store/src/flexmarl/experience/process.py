@@ -1,0 +1,50 @@
+"""`flexmarl serve experience`: the service in front of the store."""
+
+import stamina
+import structlog
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.experience.server import register
+from flexmarl.experience.store import Store
+from flexmarl.runtime import main as runtime
+from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.process import forever
+from flexmarl.runtime.settings import Settings
+
+START_SECONDS = 60.0
+"""How long the server may take to answer when the job starts."""
+log = structlog.get_logger()
+
+
+async def body(settings: Settings, job: MARLJob) -> None:
+    """Serve until cancelled; InvalidJobError when groups would not be safe in the server."""
+    url = settings.store_url or job.spec.store.url
+    if not url:
+        raise InvalidJobError("store.url: neither the job nor FLEXMARL_STORE_URL names a server")
+    async with Store(url, settings.job_uid, job.spec.trained_policies) as store:
+        async for attempt in stamina.retry_context(
+            on=UnavailableError,
+            attempts=None,
+            timeout=START_SECONDS,
+            wait_initial=0.05,
+            wait_max=1.0,
+            wait_jitter=0.05,
+        ):
+            with attempt:
+                server = await store.check()
+        async with serving(
+            register(store),
+            settings.listen,
+            token=settings.token,
+            drain_seconds=settings.drain_seconds,
+        ) as address:
+            log.info("serving", address=address, store=server)
+            try:
+                await forever()
+            finally:
+                store.release()  # a waiting lease is no reason to drain for long
+
+
+def main() -> None:
+    runtime.run("experience", body)

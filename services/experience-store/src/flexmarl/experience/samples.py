@@ -1,0 +1,189 @@
+"""What the policies learn from one group, as arrays, and its translation from and to the wire.
+
+On the wire arrays are raw little-endian bytes inside protobuf, never pickle. Both directions check
+every rule of `checks`, so what went through here can be trained on. The arrays that `from_wire`
+gives look into the message's own bytes and are read-only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.checks import check_samples
+from flexmarl.runtime.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupId:
+    """The episodes of one (step, index), as this incarnation of the job played them."""
+
+    incarnation: int
+    step: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}/{self.step}/{self.index}"
+
+    def sequence_id(self, episode: int, agent: str, seq: int) -> str:
+        """Name of the `seq`-th sequence of an agent in an episode, unique in the job."""
+        return f"{self.incarnation}/{self.step}/{self.index}/{episode}/{agent}/{seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Sampled tokens [start, end) of a turn, counted from its start, came from this version."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """One generation in its sequence: its sampled tokens are `token_ids[start:end]`."""
+
+    start: int
+    end: int
+    versions: tuple[VersionSpan, ...]
+    finish_reason: str
+    """stop, length or abort."""
+    temperature: float
+    reward: float | None = None
+    """Of this turn alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """Token ids of one conversation of one agent, with a mask of 1 on those that it sampled."""
+
+    id: str
+    agent: str
+    episode: int
+    token_ids: NDArray[np.int32]
+    """[T]"""
+    loss_mask: NDArray[np.uint8]
+    """[T]: 1 on sampled tokens."""
+    logprobs: NDArray[np.float32]
+    """[T]: of the sampled tokens under the behaviour policy; 0 where the mask is 0."""
+    turns: tuple[TurnSpan, ...]
+    reward: float | None = None
+    """Of this agent in this episode; none: unscorable, excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySamples:
+    """What one policy learns from one group; no sequence: it took no turn."""
+
+    policy: str
+    version: int
+    """That the group was routed to."""
+    sequences: tuple[Sequence, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedGroup:
+    """A stored group, as one policy sees it."""
+
+    id: GroupId
+    task_id: str
+    samples: PolicySamples
+
+
+def to_wire(samples: PolicySamples) -> pb.PolicySamples:
+    """The message of `samples`; InvalidRequestError names the sequence that breaks a rule."""
+    message = pb.PolicySamples(
+        policy=samples.policy,
+        version=samples.version,
+        sequences=[_sequence_to_wire(sequence) for sequence in samples.sequences],
+    )
+    check_samples(message)
+    return message
+
+
+def from_wire(message: pb.PolicySamples) -> PolicySamples:
+    """The samples in `message`; InvalidRequestError names the sequence that breaks a rule."""
+    check_samples(message)
+    return PolicySamples(
+        policy=message.policy,
+        version=message.version,
+        sequences=tuple(_sequence_from_wire(sequence) for sequence in message.sequences),
+    )
+
+
+def group_id_to_wire(group: GroupId) -> pb.GroupId:
+    return pb.GroupId(incarnation=group.incarnation, step=group.step, index=group.index)
+
+
+def group_id_from_wire(message: pb.GroupId) -> GroupId:
+    return GroupId(message.incarnation, message.step, message.index)
+
+
+def leased_from_wire(message: pb.LeasedGroup) -> LeasedGroup:
+    return LeasedGroup(
+        id=group_id_from_wire(message.id),
+        task_id=message.task_id,
+        samples=from_wire(message.samples),
+    )
+
+
+def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
+    ids, mask, logprobs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
+    if ids.dtype != np.int32 or mask.dtype != np.uint8 or logprobs.dtype != np.float32:
+        raise InvalidRequestError(
+            f"sequence {sequence.id}: token_ids, loss_mask and logprobs are int32, uint8 and "
+            f"float32, not {ids.dtype}, {mask.dtype} and {logprobs.dtype}"
+        )
+    if ids.ndim != 1:
+        raise InvalidRequestError(f"sequence {sequence.id}: token_ids has {ids.ndim} dimensions")
+    return pb.Sequence(
+        id=sequence.id,
+        agent=sequence.agent,
+        episode=sequence.episode,
+        token_ids=ids.astype("<i4", copy=False).tobytes(),
+        loss_mask=mask.tobytes(),
+        logprobs=logprobs.astype("<f4", copy=False).tobytes(),
+        turns=[
+            pb.TurnSpan(
+                start=turn.start,
+                end=turn.end,
+                versions=[
+                    pb.VersionSpan(version=span.version, start=span.start, end=span.end)
+                    for span in turn.versions
+                ],
+                finish_reason=turn.finish_reason,
+                temperature=turn.temperature,
+                reward=turn.reward,
+            )
+            for turn in sequence.turns
+        ],
+        reward=sequence.reward,
+    )
+
+
+def _sequence_from_wire(message: pb.Sequence) -> Sequence:
+    return Sequence(
+        id=message.id,
+        agent=message.agent,
+        episode=message.episode,
+        token_ids=np.frombuffer(message.token_ids, "<i4"),
+        loss_mask=np.frombuffer(message.loss_mask, np.uint8),
+        logprobs=np.frombuffer(message.logprobs, "<f4"),
+        turns=tuple(
+            TurnSpan(
+                start=turn.start,
+                end=turn.end,
+                versions=tuple(
+                    VersionSpan(span.version, span.start, span.end) for span in turn.versions
+                ),
+                finish_reason=turn.finish_reason,
+                temperature=turn.temperature,
+                reward=turn.reward if turn.HasField("reward") else None,
+            )
+            for turn in message.turns
+        ),
+        reward=message.reward if message.HasField("reward") else None,
+    )

@@ -1,0 +1,88 @@
+"""The experience service: translate, delegate to the store, translate back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import grpc.aio
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.store import Lease, StoredStep
+from flexmarl.runtime.grpc import Register
+
+
+class Groups(Protocol):
+    """What the service needs of a store."""
+
+    async def take_incarnation(self, roll_back_to: int | None = None) -> int: ...
+    async def take_epoch(self, policy: str) -> int: ...
+    async def append(self, request: pb.AppendGroupRequest) -> bool: ...
+    async def lease(
+        self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
+    ) -> Lease: ...
+    async def commit(self, policy: str, epoch: int, step: int) -> int: ...
+    async def stored(self, step: int) -> StoredStep: ...
+    async def close_step(self, incarnation: int, step: int) -> None: ...
+    async def get_state(self) -> dict[str, str]: ...
+    async def put_state(self, incarnation: int, fields: Mapping[str, str]) -> None: ...
+
+
+class ExperienceService(pb_grpc.ExperienceServicer):
+    def __init__(self, store: Groups) -> None:
+        self._store = store
+
+    async def TakeIncarnation(
+        self, request: pb.TakeIncarnationRequest, context: Any
+    ) -> pb.TakeIncarnationResponse:
+        step = request.roll_back_to if request.HasField("roll_back_to") else None
+        return pb.TakeIncarnationResponse(incarnation=await self._store.take_incarnation(step))
+
+    async def TakeEpoch(self, request: pb.TakeEpochRequest, context: Any) -> pb.TakeEpochResponse:
+        return pb.TakeEpochResponse(epoch=await self._store.take_epoch(request.policy))
+
+    async def AppendGroup(
+        self, request: pb.AppendGroupRequest, context: Any
+    ) -> pb.AppendGroupResponse:
+        return pb.AppendGroupResponse(duplicate=not await self._store.append(request))
+
+    async def Lease(self, request: pb.LeaseRequest, context: Any) -> pb.LeaseResponse:
+        lease = await self._store.lease(
+            request.policy,
+            request.epoch,
+            request.step,
+            cursor=request.cursor,
+            max_groups=request.max_groups,
+            wait=request.wait_ms / 1000,
+        )
+        return pb.LeaseResponse(groups=lease.groups, cursor=lease.cursor)
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        deleted = await self._store.commit(request.policy, request.epoch, request.step)
+        return pb.CommitResponse(deleted=deleted)
+
+    async def Stored(self, request: pb.StoredRequest, context: Any) -> pb.StoredResponse:
+        stored = await self._store.stored(request.step)
+        return pb.StoredResponse(indexes=stored.indexes, closed=stored.closed)
+
+    async def CloseStep(self, request: pb.CloseStepRequest, context: Any) -> pb.CloseStepResponse:
+        await self._store.close_step(request.incarnation, request.step)
+        return pb.CloseStepResponse()
+
+    async def GetState(self, request: pb.GetStateRequest, context: Any) -> pb.GetStateResponse:
+        return pb.GetStateResponse(fields=await self._store.get_state())
+
+    async def PutState(self, request: pb.PutStateRequest, context: Any) -> pb.PutStateResponse:
+        await self._store.put_state(request.incarnation, request.fields)
+        return pb.PutStateResponse()
+
+
+def register(store: Groups) -> Register:
+    """For `runtime.grpc.serving`."""
+    service = ExperienceService(store)
+
+    def add(server: grpc.aio.Server) -> None:
+        pb_grpc.add_ExperienceServicer_to_server(service, server)
+
+    return add

@@ -1,0 +1,336 @@
+"""The experience store: groups wait here between the workers that play them and the trainers.
+
+1. Whole groups: a group is stored with all its episodes or not at all, and leased the same way.
+2. All policies in one transaction: an entry per trained policy, an empty one where it took no turn,
+   so that every policy sees the same indexes of a step.
+3. Nothing twice: a (step, index) that is stored, or whose step is closed, is not stored again,
+   whoever asks; one that was lost is asked for again, for the policies alone that lost it.
+4. Epochs, not leases: what was handed out stays until it is committed. A reader that was replaced
+   has an older epoch, a writer an older incarnation; both are refused, no clock decides.
+
+Full memory makes producers wait; nothing is ever trimmed. Stateless: all of it is in the server.
+
+Which entries of a policy's stream belong to a step stands in a sorted set beside it, because with
+staleness several steps lie mixed in one stream: leases and commits touch their own step only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience import scripts
+from flexmarl.experience.arrivals import Arrivals
+from flexmarl.experience.checks import MAX_COUNTER, check_group
+from flexmarl.experience.connection import check_server, connect, translated
+from flexmarl.experience.entries import Name, UndecodableError, decode, encode, remains
+from flexmarl.experience.keys import Keys
+from flexmarl.runtime.errors import FencedError, FullError, InvalidRequestError
+
+APPENDS = Counter("flexmarl_experience_appends_total", "Groups offered.", ["outcome"])
+BYTES = Counter("flexmarl_experience_stored_bytes_total", "Payload of stored groups.")
+LEASED = Counter("flexmarl_experience_leased_groups_total", "Groups handed out.", ["policy"])
+LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not committed.", ["policy"])
+DEAD = Counter("flexmarl_experience_dead_letters_total", "Entries not readable.", ["reason"])
+PURGED = Counter("flexmarl_experience_purged_total", "Entries that a closed step left.")
+
+DEAD_LETTERS = 64
+"""Kept per policy."""
+MAX_LEASE_GROUPS = 1024
+MAX_LEASE_BYTES = 32 << 20
+"""Of one answer, unless its first group alone is larger."""
+_CURSOR = re.compile(r"\d{20}-\d{20}")
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    groups: list[pb.LeasedGroup]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    indexes: list[int]
+    closed: bool
+
+
+class Store:
+    """The store of the job `uid`, whose trained policies are `policies`, in the server at `url`.
+
+    Raises FencedError, FullError, UnavailableError; InvalidRequestError and StalePolicyError for
+    what no retry can mend.
+    """
+
+    def __init__(
+        self, url: str, uid: str, policies: Sequence[str], *, max_staleness: int = 0
+    ) -> None:
+        self._keys = keys = Keys(uid)
+        self._policies = frozenset(policies)
+        self._order = sorted(policies)
+        self._max_staleness = max_staleness
+        self._redis = connect(url)
+        self._arrivals = Arrivals(self._redis, keys.arrivals)
+        self._watcher: asyncio.Task[None] | None = None
+        self._take = self._redis.register_script(scripts.TAKE)
+        self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
+        self._append = self._redis.register_script(scripts.APPEND)
+        self._locate = self._redis.register_script(scripts.LOCATE)
+        self._commit = self._redis.register_script(scripts.COMMIT)
+        self._discard = self._redis.register_script(scripts.DISCARD)
+        self._close = self._redis.register_script(scripts.CLOSE)
+        self._put_state = self._redis.register_script(scripts.PUT_STATE)
+
+    async def __aenter__(self) -> Self:
+        self._watcher = asyncio.create_task(self._arrivals.watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._redis.aclose()
+
+    def release(self) -> None:
+        """Leases no longer wait: to be called before the service drains."""
+        self._arrivals.release()
+
+    async def check(self) -> str:
+        """The server's name and version; InvalidJobError when groups are not safe in it."""
+        return await check_server(self._redis)
+
+    async def take_incarnation(self, roll_back_to: int | None = None) -> int:
+        """A new incarnation, which fences older ones.
+
+        With `roll_back_to` the job goes back to the start of that step: what is stored of it and of
+        later ones is forgotten, and they are open again.
+        """
+        keys = self._keys
+        if roll_back_to is None:
+            with translated():
+                taken = await self._take([keys.incarnation], [keys.arrivals])
+        else:
+            _check_counters(step=roll_back_to)
+            with translated():
+                taken = await self._roll_back(
+                    [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
+                    [keys.arrivals, roll_back_to, keys.prefix, *self._order],
+                )
+        log.info("incarnation taken", incarnation=taken, roll_back_to=roll_back_to)
+        return int(taken)
+
+    async def take_epoch(self, policy: str) -> int:
+        self._known(policy)
+        with translated():
+            taken = await self._take([self._keys.epoch(policy)], [self._keys.arrivals])
+        log.info("epoch taken", policy=policy, epoch=taken)
+        return int(taken)
+
+    async def append(self, request: pb.AppendGroupRequest) -> bool:
+        """Store a group for all policies at once. False: it was stored or trained before."""
+        check_group(request, self._policies, self._max_staleness)
+        group, step = request.id, request.id.step
+        keys: list[str] = [
+            self._keys.incarnation,
+            self._keys.closed,
+            self._keys.steps,
+            self._keys.stored(step),
+        ]
+        args: list[Any] = [group.incarnation, step, group.index, self._keys.arrivals]
+        size = 0
+        for samples in request.policies:
+            keys += (self._keys.stream(samples.policy), self._keys.entries(samples.policy, step))
+            bytes_, fields = encode(group, request.task_id, samples)
+            args += (samples.policy, bytes_, len(fields), *fields)
+            size += bytes_
+        try:
+            with translated():
+                outcome, *rest = await self._append(keys, args)
+        except FullError:
+            APPENDS.labels("full").inc()
+            raise
+        APPENDS.labels(outcome.decode()).inc()
+        _refuse_fenced("incarnation", group.incarnation, outcome, rest)
+        if outcome == b"duplicate":
+            return False
+        BYTES.inc(size)
+        for samples, length in zip(request.policies, rest, strict=True):
+            LAG.labels(samples.policy).set(length)
+        return True
+
+    async def lease(
+        self,
+        policy: str,
+        epoch: int,
+        step: int,
+        *,
+        cursor: str = "",
+        max_groups: int = 0,
+        wait: float = 0.0,
+    ) -> Lease:
+        """Groups of the step behind the cursor, in order of arrival; waits for the first.
+
+        At most `max_groups` (0: as many as one answer carries); after `wait` seconds without
+        any the answer is empty.
+        """
+        self._known(policy)
+        _check_counters(epoch=epoch, step=step)
+        if cursor and not _CURSOR.fullmatch(cursor):
+            raise InvalidRequestError(f"cursor {cursor!r} is none of ours")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
+        while True:
+            arrival = self._arrivals.next()
+            with translated():
+                lease = await self._read(policy, epoch, step, cursor, limit)
+            cursor, left = lease.cursor, until - loop.time()
+            if lease.groups or left <= 0 or self._arrivals.released:
+                LEASED.labels(policy).inc(len(lease.groups))
+                return lease
+            await self._arrivals.wait(arrival, left)
+
+    async def commit(self, policy: str, epoch: int, step: int) -> int:
+        """Delete the policy's groups of the step. How many there were: 0 when done before."""
+        self._known(policy)
+        _check_counters(epoch=epoch, step=step)
+        keys = self._keys
+        with translated():
+            outcome, *rest = await self._commit(
+                [keys.epoch(policy), keys.entries(policy, step), keys.stream(policy)], [epoch]
+            )
+        _refuse_fenced("epoch", epoch, outcome, rest)
+        deleted, left = rest
+        LAG.labels(policy).set(left)
+        return int(deleted)
+
+    async def stored(self, step: int) -> StoredStep:
+        """Indexes that every policy has or had; of a closed step none is remembered."""
+        _check_counters(step=step)
+        with translated():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.get(self._keys.closed)
+                pipe.hgetall(self._keys.stored(step))
+                closed, indexes = await pipe.execute()
+        return StoredStep(
+            indexes=sorted(int(index) for index, lost in indexes.items() if not lost),
+            closed=closed is not None and step <= int(closed),
+        )
+
+    async def close_step(self, incarnation: int, step: int) -> None:
+        """Forget the identities of this step and earlier ones; appends to them are duplicates."""
+        _check_counters(incarnation=incarnation, step=step)
+        keys = self._keys
+        with translated():
+            outcome, *rest = await self._close(
+                [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
+                [incarnation, step, keys.prefix, *self._order],
+            )
+        _refuse_fenced("incarnation", incarnation, outcome, rest)
+        if purged := rest[0]:
+            PURGED.inc(purged)
+            log.warning("closed step had entries that nobody committed", step=step, entries=purged)
+
+    async def get_state(self) -> dict[str, str]:
+        with translated():
+            fields = await self._redis.hgetall(self._keys.state)
+        return {_text(name): _text(value) for name, value in fields.items()}
+
+    async def put_state(self, incarnation: int, fields: Mapping[str, str]) -> None:
+        """Set these fields; others keep their values."""
+        _check_counters(incarnation=incarnation)
+        flat = [part for pair in fields.items() for part in pair]
+        with translated():
+            outcome, *rest = await self._put_state(
+                [self._keys.incarnation, self._keys.state], [incarnation, *flat]
+            )
+        _refuse_fenced("incarnation", incarnation, outcome, rest)
+
+    async def _read(self, policy: str, epoch: int, step: int, cursor: str, limit: int) -> Lease:
+        keys = self._keys
+        outcome, *rest = await self._locate(
+            [keys.epoch(policy), keys.entries(policy, step)],
+            [epoch, f"({cursor};" if cursor else "-", limit],  # ";" follows ":" in the alphabet
+        )
+        _refuse_fenced("epoch", epoch, outcome, rest)
+        names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
+        if not names:
+            return Lease([], cursor)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
+            found = await pipe.execute()
+        groups = []
+        for name, entries in zip(names, found, strict=True):
+            fields = entries[0][1] if entries else {}
+            try:
+                group = decode(fields)
+                if (group.id.step, group.id.index) != (step, name.index):
+                    raise UndecodableError(f"it is step {group.id.step}, index {group.id.index}")
+            except UndecodableError as error:
+                await self._bury(policy, step, name, fields, str(error) if entries else "")
+            else:
+                groups.append(group)
+        return Lease(groups, names[-1].position)
+
+    async def _bury(
+        self, policy: str, step: int, name: Name, fields: Mapping[bytes, bytes], why: str
+    ) -> None:
+        """Dead letter; its index counts as not stored, so that the orchestrator issues it again."""
+        reason = "undecodable" if fields else "lost"
+        keys = self._keys
+        kept: list[bytes | str | int] = ["dead:reason", why or reason]
+        kept += ["dead:step", step, "dead:index", name.index, *remains(fields)]
+        buried = await self._discard(
+            [keys.entries(policy, step), keys.stored(step), keys.stream(policy), keys.dead(policy)],
+            [name.text, name.index, policy, DEAD_LETTERS, len(kept), *kept],
+        )
+        if buried:  # else it was committed meanwhile
+            DEAD.labels(reason).inc()
+            log.error(
+                "entry unreadable, its group must be played again",
+                policy=policy, step=step, index=name.index, reason=why or reason,
+            )  # fmt: skip
+
+    def _known(self, policy: str) -> None:
+        if policy not in self._policies:
+            raise InvalidRequestError(f"policy {policy!r} is none of {self._order}")
+
+
+def _within(most: int, names: list[Name]) -> list[Name]:
+    """The first names, at least one, whose payloads together have at most `most` bytes."""
+    total = 0
+    for number, name in enumerate(names):
+        total += name.size
+        if total > most:
+            return names[: max(1, number)]
+    return names
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _check_counters(**counters: int) -> None:
+    for name, value in counters.items():
+        if value >= MAX_COUNTER or (value == 0 and name != "step"):
+            raise InvalidRequestError(f"{name} is {value}")
+
+
+def _refuse_fenced(what: str, given: int, outcome: bytes, rest: list[Any]) -> None:
+    if outcome == b"fenced":
+        raise FencedError(f"{what} {given} is over, {rest[0]} has taken over")
