@@ -165,9 +165,9 @@ class TrainedPolicy:
         ).tolist()
         if not (math.isfinite(measured[0]) and bool(torch.isfinite(fresh).all())):
             bad = ~(torch.isfinite(fresh) & torch.isfinite(terms.loss.detach()))
-            rows = sorted(set(batch.rows[bad.cpu().numpy()].tolist()))
+            rows = sorted(set(batch.rows[bad.cpu().numpy()].tolist())) or range(len(batch.ids))
             raise JobFailedError(
-                f"{self._where()}: the loss is {measured[0]}, first not finite in sequences "
+                f"{self._where()}: the loss is {measured[0]}, not finite in sequences "
                 f"{_named([batch.ids[row] for row in rows])}; {_DIVERGED}"
             )
         if torch.is_grad_enabled():
