@@ -11,7 +11,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import safetensors
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from flexmarl.runtime.errors import InvalidJobError
@@ -48,7 +47,7 @@ def convert(source: Path, folder: Path) -> None:
     special_ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(folder / "generation_config.json", special_ids)
     weights = {name: _bfloat16(array) for name, array in _weights(reader, config)}
-    safetensors.serialize_file(weights, folder / "model.safetensors", {"format": "pt"})
+    _write_safetensors(folder / "model.safetensors", weights)
     _tokenizer(fields).save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(fields, config))
     (folder / "chat_template.jinja").write_text(fields["tokenizer.chat_template"])
@@ -101,11 +100,26 @@ def _unpaired(array: Any, heads: int) -> Any:
     return array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, -1)
 
 
-def _bfloat16(array: Any) -> dict[str, Any]:
+def _bfloat16(array: Any) -> Any:
+    """The same shape as uint16: the upper halves, rounded to nearest even."""
     bits = np.ascontiguousarray(array).view(np.uint32)
-    nearest_even = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    data = nearest_even.astype("<u2").tobytes()
-    return {"dtype": "bfloat16", "shape": list(array.shape), "data": data}
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+
+
+def _write_safetensors(path: Path, arrays: dict[str, Any]) -> None:
+    """Write bfloat16 bits. The format by hand: numpy has no such type, and safetensors' own
+    interface for raw bytes changes between its releases."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.data)
 
 
 def _tokenizer(fields: dict[str, Any]) -> Tokenizer:
