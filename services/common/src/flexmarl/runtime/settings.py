@@ -4,6 +4,7 @@ What the user decides stands in the job file, not here. On one machine the super
 on a cluster the pod's manifest does.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,6 +47,11 @@ class Settings(BaseSettings):
     trainers: list[str] = []
     resume_from: str = ""
     """Checkpoint directory to start from, with a manifest."""
+
+
+def secret(name: str) -> str | None:
+    """The environment variable in which the user keeps a key that the job file only names."""
+    return os.environ.get(name)
 
 
 class _Cache(BaseSettings):

@@ -1,0 +1,35 @@
+"""What a user's own workflow, environment or reward imports, in one place."""
+
+from flexmarl.contracts.job import Model as Config
+from flexmarl.data.tasks import Task
+from flexmarl.rollout.conversation import Message, Reply, Turn
+from flexmarl.rollout.environments import (
+    Environment,
+    EnvironmentChoice,
+    EnvironmentFactory,
+    Step,
+    settled,
+)
+from flexmarl.rollout.episode import Agent, Episode, Team
+from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
+from flexmarl.rollout.workflows.base import Rewards, Workflow
+
+__all__ = [
+    "Agent",
+    "Config",
+    "Environment",
+    "EnvironmentChoice",
+    "EnvironmentFactory",
+    "Episode",
+    "Message",
+    "Reply",
+    "Rewards",
+    "ScorerChoice",
+    "Step",
+    "Task",
+    "Team",
+    "Turn",
+    "Workflow",
+    "make_scorer",
+    "settled",
+]

@@ -1,0 +1,122 @@
+"""Plays one episode: runs the workflow, asks for the reward, and says how it ended.
+
+Whatever the user's code does wrong ends its episode only, excluded and counted. Whatever else goes
+wrong (a stale version, an engine that stays away, a job that cannot work) is raised: the group is
+void, and the orchestrator decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from flexmarl.data.tasks import Task
+from flexmarl.rollout.episode import Episode, Player
+from flexmarl.rollout.groups import Outcome, Played
+from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
+from flexmarl.rollout.rewards.runner import Reward, per_agent
+from flexmarl.rollout.workflows.base import Workflow
+from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+
+MOST_KINDS = 256
+DETAIL_CHARACTERS = 500
+log = structlog.get_logger()
+
+Verdict = tuple[Outcome, str, dict[str, float | None]]
+
+
+class EpisodePlayer:
+    """Plays episodes of one job; `reward` is the job's, if it names one."""
+
+    def __init__(
+        self, workflow: Workflow, reward: Reward | None, agents: Sequence[str], seconds: float
+    ) -> None:
+        self._workflow, self._reward = workflow, reward
+        self._agents, self._seconds = tuple(agents), seconds
+        self._kinds: set[tuple[str, str]] = set()
+
+    async def play(
+        self, number: int, task: Task, seed: int, players: Sequence[Player], train: bool
+    ) -> Played:
+        """The episode after its end. FlexMARLError: the whole group is void."""
+        episode = Episode(seed, players)
+        outcome, detail = await self._run(episode, task)
+        rewards: dict[str, float | None] = {}
+        if outcome is Outcome.OK:
+            heard = {player.name for player in players if player.trained or not train}
+            if not any(turn.info.agent in heard for turn in episode.turns):
+                outcome = Outcome.NO_TURNS
+            else:
+                outcome, detail, rewards = await self._judge(episode, task)
+        return Played(number, outcome, detail, episode.turns, rewards, episode.forks)
+
+    async def _run(self, episode: Episode, task: Task) -> tuple[Outcome, str]:
+        outcome, detail = Outcome.OK, ""
+        limit = asyncio.timeout(self._seconds)
+        try:
+            async with limit:
+                episode.returned = await self._workflow.run(task, episode.team)
+        except InvalidJobError:
+            raise
+        except RewardError as error:  # of a scorer that the workflow asked
+            outcome, detail = self._of_reward(error)
+        except Exception as error:
+            # The border to the user's code: anything may come out of it.
+            if limit.expired() and isinstance(error, TimeoutError):
+                outcome, detail = Outcome.TIMEOUT, f"took more than {self._seconds} s"
+            elif episode.failure is None:
+                outcome, detail = self._broken(Outcome.WORKFLOW_ERROR, error)
+        finally:
+            episode.close()
+        if episode.failure is not None:
+            raise episode.failure
+        if outcome is Outcome.TIMEOUT and episode.away:
+            raise UnavailableError(
+                f"an engine stayed away beyond the episode's timeout of {self._seconds} s"
+            )
+        return outcome, detail
+
+    async def _judge(self, episode: Episode, task: Task) -> Verdict:
+        """The job's reward outranks what the workflow returned."""
+        try:
+            said: Any = episode.returned
+            if self._reward is not None:
+                said = await self._reward.reward(task, episode)
+            rewards = per_agent(said, self._agents)
+            for turn in episode.turns:
+                reward = turn.reply.reward
+                if reward is not None and not math.isfinite(reward):
+                    raise RewardError(f"the reward of a turn of {turn.agent!r} is {reward}")
+        except InvalidJobError:
+            raise
+        except RewardError as error:
+            return *self._of_reward(error), {}
+        except Exception as error:  # the border to the user's code: anything may come out of it
+            return *self._broken(Outcome.REWARD_ERROR, error), {}
+        scored = any(reward is not None for reward in rewards.values())
+        return (Outcome.OK if scored else Outcome.UNSCORABLE), "", rewards
+
+    def _of_reward(self, error: RewardError) -> tuple[Outcome, str]:
+        late = isinstance(error, RewardTimeoutError)
+        outcome = Outcome.REWARD_TIMEOUT if late else Outcome.REWARD_ERROR
+        text = str(error)[:DETAIL_CHARACTERS]
+        self._once(outcome, text[:80], lambda: log.warning("no reward", why=outcome, detail=text))
+        return outcome, text
+
+    def _broken(self, outcome: Outcome, error: Exception) -> tuple[Outcome, str]:
+        frames = traceback.extract_tb(error.__traceback__)
+        at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        where = f"{type(error).__name__}{at}"
+        self._once(outcome, where, lambda: log.error("episode failed", why=outcome, exc_info=error))
+        return outcome, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
+
+    def _once(self, outcome: Outcome, kind: str, say: Callable[[], object]) -> None:
+        """Say it for the first of a kind; thousands of episodes may fail alike."""
+        if (outcome, kind) not in self._kinds and len(self._kinds) < MOST_KINDS:
+            self._kinds.add((outcome, kind))
+            say()

@@ -1,0 +1,95 @@
+"""The rollout worker's process: plays groups until it is told to stop, then drains."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from flexmarl.contracts.job import MARLJob, PolicySpec
+from flexmarl.contracts.v1 import rollout_pb2_grpc
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.models.tokenizer import load_tokenizer
+from flexmarl.rollout.conversation import PromptEncoder
+from flexmarl.rollout.external import ExternalPolicy
+from flexmarl.rollout.player import EpisodePlayer
+from flexmarl.rollout.plugins import add_code_path
+from flexmarl.rollout.policies import EnginePool
+from flexmarl.rollout.rewards.runner import make_reward
+from flexmarl.rollout.server import RolloutService
+from flexmarl.rollout.worker import Store, Worker
+from flexmarl.rollout.workflows.registry import make_workflow
+from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.main import run
+from flexmarl.runtime.process import forever
+from flexmarl.runtime.settings import Settings, secret
+
+log = structlog.get_logger()
+
+
+def main() -> None:
+    run("rollout-worker", serve)
+
+
+async def serve(settings: Settings, job: MARLJob) -> None:
+    """Serve until cancelled. InvalidJobError when the job's code cannot be used."""
+    async with (
+        ExperienceClient(settings.experience, settings.token) as store,
+        working(job, settings.base_dir, settings.token, store) as worker,
+        serving(
+            lambda server: rollout_pb2_grpc.add_RolloutServicer_to_server(
+                RolloutService(worker), server
+            ),
+            settings.listen,
+            token=settings.token,
+            drain_seconds=settings.drain_seconds,
+        ) as address,
+    ):
+        log.info("serving", address=address)
+        await forever()
+
+
+@asynccontextmanager
+async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> AsyncIterator[Worker]:
+    """A worker with everything that it holds: the user's code, connections, scorers."""
+    spec = job.spec
+    agents = [agent.name for agent in spec.agents]
+    add_code_path(job, base_dir)
+    workflow = make_workflow(spec.workflow, agents)
+    reward = make_reward(spec.reward, agents) if spec.reward else None
+    async with AsyncExitStack() as stack:
+        for part in (workflow, reward):
+            if part is not None:
+                stack.push_async_callback(part.close)
+                await part.start()
+        externals = {
+            policy.name: await stack.enter_async_context(_external(policy))
+            for policy in spec.policies
+            if policy.external
+        }
+        encoders = {
+            policy.name: PromptEncoder(load_tokenizer(policy, base_dir))
+            for policy in spec.policies
+            if not policy.external
+        }
+        pool = await stack.enter_async_context(EnginePool(token, spec.workflow.timeout))
+        player = EpisodePlayer(workflow, reward, agents, spec.workflow.timeout)
+        yield Worker(spec, player, encoders=encoders, externals=externals, pool=pool, store=store)
+
+
+def _external(policy: PolicySpec) -> ExternalPolicy:
+    args = policy.engine.openai
+    if args is None:
+        raise InvalidJobError(f"policy {policy.name!r}: engine.openai is missing")
+    key = None
+    if args.api_key_env is not None:
+        key = secret(args.api_key_env)
+        if key is None:
+            raise InvalidJobError(
+                f"policy {policy.name!r}: engine.openai.apiKeyEnv: the worker has no environment "
+                f"variable {args.api_key_env!r}"
+            )
+    return ExternalPolicy(policy.name, args, key)

@@ -1,0 +1,1 @@
+"""Rewards and the scorers that they are made of."""

@@ -1,0 +1,131 @@
+"""Calls the job's reward: built in or the user's own, sync or async, never longer than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from flexmarl.contracts.job import RewardSpec
+from flexmarl.contracts.problems import Problem, show
+from flexmarl.data.tasks import Task
+from flexmarl.rollout.episode import Episode
+from flexmarl.rollout.plugins import JobCodeError, find
+from flexmarl.rollout.rewards.builtin import REWARD, REWARDS, ScorerReward
+from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
+from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
+
+
+class Reward(Protocol):
+    """The job's reward, ready to be called."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def reward(self, task: Task, episode: Episode) -> Any:
+        """What the function said, unchecked; RewardTimeoutError, or whatever it raised."""
+
+
+class BuiltinRunner:
+    """One of ours, which keeps its own timeout."""
+
+    def __init__(self, function: ScorerReward) -> None:
+        self._function = function
+
+    async def start(self) -> None:
+        await self._function.scorer.start()
+
+    async def close(self) -> None:
+        await self._function.scorer.close()
+
+    async def reward(self, task: Task, episode: Episode) -> Any:
+        return await self._function(task, episode)
+
+
+class FunctionRunner:
+    """A user's `f(task, episode, **config)`; a sync one runs in a thread."""
+
+    def __init__(self, function: Callable[..., Any], config: Mapping[str, Any], timeout: float):
+        self._function = partial(function, **config)
+        call = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
+        self._is_async = inspect.iscoroutinefunction(call)
+        self._timeout = timeout
+        self._threads = DaemonThreads("reward")
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def reward(self, task: Task, episode: Episode) -> Any:
+        if not self._is_async:
+            call = partial(self._function, task, episode)
+            try:
+                return await self._threads.run(call, self._timeout)
+            except OverdueError as error:
+                raise self._too_long() from error
+        limit = asyncio.timeout(self._timeout)
+        try:
+            async with limit:
+                return await self._function(task, episode)
+        except TimeoutError as error:
+            if limit.expired():
+                raise self._too_long() from error
+            raise
+
+    def _too_long(self) -> RewardTimeoutError:
+        return RewardTimeoutError(f"the reward took more than {self._timeout} s")
+
+
+def make_reward(spec: RewardSpec, agents: Sequence[str]) -> Reward:
+    """The reward that the job names; JobCodeError."""
+    found = find("reward", spec.name, spec.entrypoint, REWARDS, REWARD)
+    if spec.name in REWARDS:
+        return BuiltinRunner(found(spec, agents))
+    field = "entrypoint" if spec.entrypoint else "name"
+    value = show(spec.entrypoint or spec.name)
+    if inspect.isclass(found) or not callable(found):
+        raise JobCodeError(
+            Problem((*REWARD, field), f"{value} is no function", "f(task, episode, **config)")
+        )
+    try:
+        inspect.signature(found).bind(None, None, **spec.config)
+    except TypeError as error:
+        raise JobCodeError(
+            Problem(
+                (*REWARD, "config") if spec.config else (*REWARD, field),
+                f"{value} cannot be called with a task, an episode and the config: {error}",
+                f"its parameters are {inspect.signature(found)}",
+            )
+        ) from error
+    return FunctionRunner(found, spec.config, spec.timeout)
+
+
+def per_agent(value: Any, agents: Sequence[str]) -> dict[str, float | None]:
+    """A reward for every agent out of one for all, one per agent, or None.
+
+    An agent that a mapping leaves out is unscorable. RewardError for what is no finite number.
+    """
+    if isinstance(value, Mapping):
+        for name in value:
+            if name not in agents:
+                raise RewardError(
+                    f"a reward for {name!r}, which is no agent; the job has {', '.join(agents)}"
+                )
+        return {agent: _number(value.get(agent), agent) for agent in agents}
+    return dict.fromkeys(agents, _number(value, "all agents"))
+
+
+def _number(value: Any, whose: str) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, str | bytes) or not math.isfinite(number):
+        raise RewardError(f"the reward for {whose} is {value!r}, not a finite number")
+    return number

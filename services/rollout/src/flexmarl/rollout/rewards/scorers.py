@@ -1,0 +1,218 @@
+"""Scorers say what a text is worth as an answer to a task: exact match, mathematics, reasoning-gym.
+
+Workflows use them on single answers; `flexmarl.rollout.rewards.builtin` makes rewards of them.
+Those that parse what a model wrote with foreign code run in processes that can be killed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from flexmarl.contracts.job import Model, Seconds
+from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
+from flexmarl.rollout.plugins import JobCodeError, configured
+from flexmarl.rollout.rewards.scoring_pool import ScoringPool
+
+Record = Mapping[str, Any]
+
+
+class ScorerChoice(Model):
+    """A scorer by name, as part of another configuration."""
+
+    name: str = "exact-match"
+    config: dict[str, Any] = Field(default_factory=dict)
+    timeout: Seconds = 30
+
+
+class Extraction(Model):
+    """Which part of a text is the answer; by default all of it, stripped."""
+
+    extract: str | None = None
+    """A regular expression; its first group, or all of it, where it matches last."""
+    last_token: bool = False
+    """The last word, without punctuation around it."""
+
+
+class Scorer:
+    """Base of all scorers."""
+
+    Config: ClassVar[type[Model]] = Extraction
+
+    def __init__(self, config: Any, path: FieldPath, timeout: float) -> None:
+        """`path` is the field that configures it, `timeout` what one score may take, in seconds."""
+        self.config = config
+        self.path = path
+        self.timeout = timeout
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def score(self, text: str, record: Record) -> float:
+        """What `text` is worth: 1 for right, 0 for wrong, some scorers give shares.
+
+        RewardError (RewardTimeoutError after the timeout) when it cannot be scored; JobCodeError
+        when the record lacks the answer.
+        """
+        raise NotImplementedError
+
+
+class Extractor:
+    """Applies an `Extraction`."""
+
+    def __init__(self, config: Extraction, path: FieldPath) -> None:
+        self._last_token = config.last_token
+        self._pattern: re.Pattern[str] | None = None
+        if config.extract is not None:
+            try:
+                self._pattern = re.compile(config.extract, re.DOTALL)
+            except re.error as error:
+                raise JobCodeError(
+                    Problem((*path, "extract"), f"{show(config.extract)}: {error}")
+                ) from error
+
+    def find(self, text: str) -> str | None:
+        """The answer in `text`; None: there is none."""
+        if self._pattern is not None:
+            matches = list(self._pattern.finditer(text))
+            if not matches:
+                return None
+            match = matches[-1]
+            text = match[1] if self._pattern.groups and match[1] is not None else match[0]
+        if self._last_token:
+            words = text.split()
+            return words[-1].strip(".,;:!?\"'`*()[]{}") if words else None
+        return text.strip()
+
+
+class ExactMatchConfig(Extraction):
+    answer: str = "answer"
+    """Field of the task; a list there names several right answers."""
+    ignore_case: bool = False
+
+
+class ExactMatch(Scorer):
+    """1 where the answer is the task's, letter by letter."""
+
+    Config = ExactMatchConfig
+
+    def __init__(self, config: ExactMatchConfig, path: FieldPath, timeout: float) -> None:
+        super().__init__(config, path, timeout)
+        self._extractor = Extractor(config, path)
+        self._ignore_case = config.ignore_case
+        self._field = config.answer
+
+    async def score(self, text: str, record: Record) -> float:
+        right = answer_of(record, self._field, self.path)
+        found = self._extractor.find(text)
+        if found is None:
+            return 0.0
+        accepted = [str(one).strip() for one in (right if isinstance(right, list) else [right])]
+        if self._ignore_case:
+            found, accepted = found.casefold(), [one.casefold() for one in accepted]
+        return float(found in accepted)
+
+
+class MathConfig(Extraction):
+    answer: str = "answer"
+    """Field of the task that holds the expression, with or without LaTeX."""
+    processes: Annotated[int, Field(ge=1, le=64)] = 2
+
+
+class Math(Scorer):
+    """1 where the answer is mathematically the task's (math-verify)."""
+
+    Config = MathConfig
+
+    def __init__(self, config: MathConfig, path: FieldPath, timeout: float) -> None:
+        super().__init__(config, path, timeout)
+        self._extractor = Extractor(config, path)
+        self._pool = ScoringPool("math", config.processes)
+        self._field = config.answer
+
+    async def start(self) -> None:
+        await self._pool.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def score(self, text: str, record: Record) -> float:
+        right = answer_of(record, self._field, self.path)
+        found = self._extractor.find(text)
+        if not found:
+            return 0.0
+        return await self._pool.score({"text": found, "answer": str(right)}, self.timeout)
+
+
+class GymConfig(Extraction):
+    processes: Annotated[int, Field(ge=1, le=64)] = 2
+
+
+class Gym(Scorer):
+    """What the reasoning-gym generator that made the task says; <answer> tags count if there."""
+
+    Config = GymConfig
+
+    def __init__(self, config: GymConfig, path: FieldPath, timeout: float) -> None:
+        super().__init__(config, path, timeout)
+        self._extractor = Extractor(config, path)
+        self._tagged = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+        self._pool = ScoringPool("gym", config.processes)
+
+    async def start(self) -> None:
+        await self._pool.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def score(self, text: str, record: Record) -> float:
+        entry = {
+            "question": answer_of(record, "question", self.path),
+            "answer": answer_of(record, "answer", self.path),
+            "metadata": answer_of(record, "metadata", self.path),
+        }
+        generator = answer_of(record, "gym", self.path)
+        tagged = self._tagged.findall(text)
+        found = self._extractor.find(tagged[-1] if tagged else text)
+        if found is None:
+            return 0.0
+        asked = {"text": found, "generator": generator, "entry": entry}
+        return await self._pool.score(asked, self.timeout)
+
+
+SCORERS: dict[str, type[Scorer]] = {"exact-match": ExactMatch, "math": Math, "gym": Gym}
+
+
+def make_scorer(choice: ScorerChoice, path: FieldPath) -> Scorer:
+    """The scorer that `choice`, standing at `path`, names; JobCodeError."""
+    if choice.name not in SCORERS:
+        raise JobCodeError(
+            Problem(
+                (*path, "name"),
+                f"{show(choice.name)} is no scorer",
+                one_of(SCORERS),
+                nearest(choice.name, SCORERS),
+            )
+        )
+    kind = SCORERS[choice.name]
+    config = configured(kind.Config, choice.config, (*path, "config"))
+    return kind(config, (*path, "config"), choice.timeout)
+
+
+def answer_of(record: Record, field: str, path: FieldPath) -> Any:
+    """The record's field, there and not null; JobCodeError otherwise."""
+    found = record.get(field)
+    if found is None:
+        raise JobCodeError(
+            Problem(
+                path,
+                f"the task has no field {show(field)} to score against",
+                one_of(record),
+                nearest(field, record),
+            )
+        )
+    return found

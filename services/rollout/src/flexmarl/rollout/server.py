@@ -1,0 +1,75 @@
+"""The rollout service over a worker: translate, delegate, translate back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
+from flexmarl.data.tasks import Task
+from flexmarl.experience.samples import group_id_from_wire, group_id_to_wire
+from flexmarl.rollout.groups import AgentTally, GroupOrder, GroupResult, Played, RouteTo
+from flexmarl.rollout.worker import Worker
+from flexmarl.runtime.errors import InvalidRequestError
+
+
+class RolloutService(rollout_pb2_grpc.RolloutServicer):
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def RunGroup(
+        self, request: rollout_pb2.RunGroupRequest, context: Any
+    ) -> rollout_pb2.GroupFinished:
+        return to_wire(await self._worker.run_group(from_wire(request)))
+
+
+def from_wire(request: rollout_pb2.RunGroupRequest) -> GroupOrder:
+    """InvalidRequestError when the task is no JSON object or no episode is asked for."""
+    try:
+        record = json.loads(request.task)
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"task is no JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise InvalidRequestError(f"task is no JSON object: {request.task[:80]}")
+    if request.episodes < 1:
+        raise InvalidRequestError("episodes is 0")
+    return GroupOrder(
+        id=group_id_from_wire(request.id),
+        task=Task(request.task_id, record),
+        episodes=request.episodes,
+        seed=request.seed,
+        routes=tuple(
+            RouteTo(route.policy, route.version, tuple(route.engines)) for route in request.routes
+        ),
+        train=request.purpose == rollout_pb2.TRAIN,
+        transcripts=request.transcripts,
+    )
+
+
+def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
+    transcripts = result.transcripts or ("",) * len(result.episodes)
+    return rollout_pb2.GroupFinished(
+        id=group_id_to_wire(result.id),
+        duplicate=result.duplicate,
+        episodes=map(_episode, result.episodes, transcripts),
+        forks=result.forks,
+        seconds=result.seconds,
+    )
+
+
+def _episode(played: Played, transcript: str) -> rollout_pb2.EpisodeResult:
+    return rollout_pb2.EpisodeResult(
+        outcome=played.outcome,
+        agents={agent: _stats(tally) for agent, tally in played.tallies().items()},
+        transcript=transcript,
+        detail=played.detail,
+    )
+
+
+def _stats(tally: AgentTally) -> rollout_pb2.AgentStats:
+    return rollout_pb2.AgentStats(
+        turns=tally.turns,
+        prompt_tokens=tally.prompt_tokens,
+        sampled_tokens=tally.sampled_tokens,
+        reward=tally.reward,
+    )
