@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.experience.groups import POLICIES, request, samples_of, sequence
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.checks import MAX_TOKEN_ID, check_group
+from flexmarl.experience.samples import (
+    GroupId,
+    PolicySamples,
+    Sequence,
+    TurnSpan,
+    VersionSpan,
+    from_wire,
+    leased_from_wire,
+    to_wire,
+)
+from flexmarl.runtime.errors import InvalidRequestError, StalePolicyError
+
+GROUP = GroupId(3, 7, 11)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> Sequence:
+    """Turns of random lengths, some empty, between prompts of random lengths."""
+    mask: list[int] = []
+    turns = []
+    for _ in range(draw(st.integers(1, 3))):
+        mask += [0] * draw(st.integers(0, 3))
+        start, length = len(mask), draw(st.integers(0, 5))
+        cuts = sorted({0, length, *draw(st.lists(st.integers(0, length), max_size=2))})
+        spans = itertools.pairwise(cuts)
+        mask += [1] * length
+        turns.append(
+            TurnSpan(
+                start,
+                start + length,
+                tuple(VersionSpan(draw(st.integers(0, 9)), *span) for span in spans),
+                draw(st.sampled_from(["stop", "length", "abort"])),
+                draw(st.floats(0, 4, width=32)),
+                draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)),
+            )
+        )
+    size = len(mask)
+    probs = draw(
+        st.lists(st.floats(-100, 0, width=32, allow_subnormal=False), min_size=size, max_size=size)
+    )
+    ids = draw(st.lists(st.integers(0, MAX_TOKEN_ID), min_size=size, max_size=size))
+    episode = draw(st.integers(0, 9))
+    return Sequence(
+        id=GROUP.sequence_id(episode, "solver", 0),
+        agent="solver",
+        episode=episode,
+        token_ids=np.array(ids, np.int32),
+        loss_mask=np.array(mask, np.uint8),
+        logprobs=np.where(mask, np.array(probs, np.float32), np.float32(0)).astype(np.float32),
+        turns=tuple(turns),
+        reward=draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)),
+    )
+
+
+@given(st.lists(sequences(), max_size=3, unique_by=lambda each: each.id))
+def test_what_goes_over_the_wire_comes_back_the_same(given: list[Sequence]) -> None:
+    sent = PolicySamples("solver", 4, tuple(given))
+    message = pb.PolicySamples.FromString(to_wire(sent).SerializeToString())
+    received = from_wire(message)
+    assert to_wire(received) == message
+    assert (received.policy, received.version) == ("solver", 4)
+    for one, other in zip(sent.sequences, received.sequences, strict=True):
+        assert (one.id, one.agent, one.episode) == (other.id, other.agent, other.episode)
+        assert (one.turns, one.reward) == (other.turns, other.reward)
+        for name in ("token_ids", "loss_mask", "logprobs"):
+            before, after = getattr(one, name), getattr(other, name)
+            assert before.dtype == after.dtype
+            np.testing.assert_array_equal(before, after)
+
+
+def test_arrays_are_little_endian_bytes() -> None:
+    one = to_wire(samples_of(GROUP)[0]).sequences[0]
+    values = struct.unpack("<4i", one.token_ids)
+    assert values == tuple(sequence(GROUP, 0, "solver").token_ids.tolist())
+
+
+def _set(**fields: Any) -> Callable[[pb.Sequence], None]:
+    def change(message: pb.Sequence) -> None:
+        for name, value in fields.items():
+            setattr(message, name, value)
+
+    return change
+
+
+def _turn(**fields: Any) -> Callable[[pb.Sequence], None]:
+    def change(message: pb.Sequence) -> None:
+        for name, value in fields.items():
+            setattr(message.turns[0], name, value)
+
+    return change
+
+
+def _swap(name: str, width: int) -> Callable[[pb.Sequence], None]:
+    def change(message: pb.Sequence) -> None:
+        swapped = np.frombuffer(getattr(message, name), f"<u{width}").byteswap()
+        setattr(message, name, swapped.tobytes())
+
+    return change
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+WRONG = {
+    "mask of another length": (_set(loss_mask=b"\0\1\1"), "3 mask values"),
+    "half a token id": (_set(token_ids=b"\1" * 15), "3.75 token ids"),
+    "log-probs of another length": (_set(logprobs=b""), "0 log-probs"),
+    "log-prob nan": (_set(logprobs=floats(0, 0, -1, float("nan"))), "log-prob nan at position 3"),
+    "log-prob -inf": (_set(logprobs=floats(0, 0, -float("inf"), 0)), "log-prob -inf at position 2"),
+    "log-prob positive": (_set(logprobs=floats(0, 0, 0.5, 0)), "log-prob 0.5 at position 2"),
+    "log-prob on the prompt": (_set(logprobs=floats(-1, 0, -1, -1)), "outside of the mask -1"),
+    "log-probs big-endian": (_set(logprobs=struct.pack(">4f", 0, 0, -0.5, -1.5)), "log-prob"),
+    "token ids big-endian": (_swap("token_ids", 4), "token id"),
+    "token id negative": (_set(token_ids=struct.pack("<4i", 1, 2, -7, 3)), "token id -7 at pos"),
+    "token ids garbage": (_set(token_ids=b"\xff\xfe\xfd\x7f" * 4), "token id"),
+    "mask of something else": (_set(loss_mask=b"\0\2\1\1"), "mask is not 0 outside"),
+    "mask beyond the turn": (_set(loss_mask=b"\0\1\1\1"), "mask is not 0 outside"),
+    "mask short of the turn": (_set(loss_mask=b"\0\0\0\1"), "mask is not 1 throughout"),
+    "turn beyond the end": (_turn(end=9), "turn [2, 9)"),
+    "turn backwards": (_turn(start=4, end=2), "turn [4, 2)"),
+    "finish reason": (_turn(finish_reason="eos"), "'eos'"),
+    "temperature": (_turn(temperature=float("nan")), "temperature is nan"),
+    "turn's reward": (_turn(reward=float("inf")), "[2, 4) is inf"),
+    "reward": (_set(reward=float("nan")), "reward is nan"),
+    "no turn": (lambda message: message.ClearField("turns"), "has no turn"),
+    "no versions": (lambda message: message.turns[0].ClearField("versions"), "cover 0 of 2"),
+    "version gap": (
+        lambda message: _set(start=1)(message.turns[0].versions[0]),
+        "version span [1, 2) after 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_a_broken_sequence_is_named(why: str) -> None:
+    change, words = WRONG[why]
+    message = to_wire(samples_of(GROUP)[0])
+    change(message.sequences[1])
+    with pytest.raises(InvalidRequestError) as caught:
+        from_wire(message)
+    assert message.sequences[1].id in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_one_id_twice_is_refused() -> None:
+    message = to_wire(samples_of(GROUP)[0])
+    message.sequences[1].CopyFrom(message.sequences[0])
+    with pytest.raises(InvalidRequestError, match=r"3/7/11/0/solver/0: appears twice"):
+        from_wire(message)
+
+
+def test_arrays_of_another_type_are_refused() -> None:
+    good = sequence(GROUP, 0, "solver")
+    wrong = Sequence(
+        id=good.id,
+        agent=good.agent,
+        episode=0,
+        token_ids=good.token_ids.astype(np.int64),  # type: ignore[arg-type]  # the point
+        loss_mask=good.loss_mask,
+        logprobs=good.logprobs,
+        turns=good.turns,
+    )
+    with pytest.raises(InvalidRequestError, match=r"3/7/11/0/solver/0: .* not int64"):
+        to_wire(PolicySamples("solver", 7, (wrong,)))
+
+
+def test_what_was_leased_is_a_group() -> None:
+    samples = samples_of(GROUP)[1]
+    message = pb.LeasedGroup(
+        id=pb.GroupId(incarnation=3, step=7, index=11), task_id="t", samples=to_wire(samples)
+    )
+    leased = leased_from_wire(message)
+    assert (leased.id, leased.task_id) == (GROUP, "t")
+    assert to_wire(leased.samples) == message.samples
+
+
+def check(message: pb.AppendGroupRequest, max_staleness: int = 0) -> None:
+    check_group(message, frozenset(POLICIES), max_staleness)
+
+
+def test_a_group_carries_every_policy_once() -> None:
+    check(request(GROUP))
+    check(request(GROUP, silent=frozenset(POLICIES)))
+    missing, twice, unknown = request(GROUP), request(GROUP), request(GROUP)
+    del missing.policies[0]
+    twice.policies[0].CopyFrom(twice.policies[1])
+    unknown.policies[0].policy = "judge"
+    for message in (missing, twice, unknown):
+        with pytest.raises(InvalidRequestError, match="group 3/7/11 carries"):
+            check(message)
+
+
+def test_a_sequence_of_another_group_is_refused() -> None:
+    message = request(GROUP)
+    message.policies[0].sequences[0].id = "3/7/12/0/solver/0"
+    with pytest.raises(InvalidRequestError, match="3/7/12/0/solver/0"):
+        check(message)
+
+
+@pytest.mark.parametrize(("version", "staleness", "fits"), [
+    (7, 0, True), (6, 0, False), (8, 0, False), (6, 1, True), (5, 1, False), (8, 1, False),
+])  # fmt: skip
+def test_versions_are_those_that_the_step_may_train_on(
+    version: int, staleness: int, fits: bool
+) -> None:
+    routed, span = request(GROUP), request(GROUP)
+    routed.policies[1].version = version
+    span.policies[1].sequences[1].turns[0].versions[0].version = version
+    for message in (routed, span):
+        if fits:
+            check(message, staleness)
+        else:
+            with pytest.raises(StalePolicyError, match=f"version {version} of 'verifier'"):
+                check(message, staleness)
+
+
+def test_no_incarnation_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="take one first"):
+        check(request(GroupId(0, 7, 11)))
