@@ -35,26 +35,28 @@ def decide(
 
 
 class Fault(Enum):
-    """Whose fault a failed RunGroup is, and so how it goes on."""
+    """Whose fault a failed call is, and so how it goes on."""
 
     GROUP = auto()
-    """The group's own: counted, given up after a few tries."""
+    """That of what was asked (a group, a step): counted, given up after a few tries."""
     PEER = auto()
     """A process is gone, restarting or behind: issued again until the time for it is up."""
     FENCED = auto()
     """The store knows another incarnation: the whole step is looked at again."""
     FATAL = auto()
-    """Cannot succeed for any group: the job fails."""
+    """The other side says that the job cannot go on."""
 
 
-def fault(code: str) -> Fault:
-    """The fault behind a status, by its gRPC name."""
+def fault(code: str, text: str = "") -> Fault:
+    """The fault behind a status, by its gRPC name and its words."""
     match code:
+        case "INTERNAL" if "RST_STREAM" in text:  # gRPC's own word for a connection that broke
+            return Fault.PEER
         case "UNAVAILABLE" | "RESOURCE_EXHAUSTED" | "CANCELLED" | "FAILED_PRECONDITION":
             return Fault.PEER
         case "ABORTED":
             return Fault.FENCED
-        case "UNAUTHENTICATED" | "UNIMPLEMENTED":
+        case "INTERNAL" | "UNAUTHENTICATED" | "UNIMPLEMENTED":
             return Fault.FATAL
         case _:
             return Fault.GROUP

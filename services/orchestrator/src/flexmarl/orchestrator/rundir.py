@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import threading
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -55,24 +55,17 @@ class RunDir:
         self.metrics = root / "metrics.jsonl"
         self.evals = root / "evals.jsonl"
         self.episodes = root / "episodes.jsonl"
+        self._serial, self._lock = 0, threading.Lock()
 
-    def progress(
-        self, phase: Phase, step: int, steps: int, groups: tuple[int, int], message: str
-    ) -> None:
-        """`groups`: done and all of the current step or evaluation."""
-        done, total = groups
-        value = {
-            "phase": phase.value,
-            "step": step,
-            "steps": steps,
-            "groups_done": done,
-            "groups_total": total,
-            "time": time.time(),
-            "message": message,
-        }
-        partial = self.root / ".progress.json.partial"
-        partial.write_text(json.dumps(value) + "\n")  # several a second: not worth an fsync
-        partial.replace(self.root / "progress.json")
+    def progress(self, serial: int, value: Mapping[str, Any]) -> None:
+        """Replace `progress.json`, unless a call with a higher `serial` has done so."""
+        with self._lock:  # a thread whose caller was cancelled still runs
+            if serial <= self._serial:
+                return
+            self._serial = serial
+            partial = self.root / ".progress.json.partial"
+            partial.write_text(json.dumps(value) + "\n")  # several a second: not worth an fsync
+            partial.replace(self.root / "progress.json")
 
     def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:
         """Add whole lines at the end of one of the files above."""

@@ -1,0 +1,212 @@
+"""Keeps every engine at the weights that its policy stands at.
+
+One watcher per engine compares what the engine holds with what is wanted, at once when that
+changes and every `Limits.watch` seconds, and loads on any difference. So a fresh version, an engine
+that restarted and one that was away are one case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import grpc.aio
+import structlog
+from prometheus_client import Counter, Histogram
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, rollout_pb2
+from flexmarl.contracts.v1.weights_pb2 import WeightsRef
+from flexmarl.orchestrator.calls import fault_of, says
+from flexmarl.orchestrator.issue import Fault, pause
+from flexmarl.orchestrator.limits import Limits
+from flexmarl.runtime.errors import JobFailedError
+
+LOADS = Counter("flexmarl_orchestrator_weight_loads_total", "Weight loads by engines.", ["policy"])
+LOAD_SECONDS = Histogram("flexmarl_orchestrator_weight_load_seconds", "Time of one weight load.")
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One engine, as it was last seen."""
+
+    policy: str
+    address: str
+    stub: engine_pb2_grpc.EngineAsyncStub
+    held: int | None = None
+    """The version that it holds as wanted; None: another one, or it does not answer."""
+    away_since: float | None = None
+    """Since when it does not answer."""
+    trouble: str = ""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Engines:
+    """The engines of all local policies. `watch` must run while anything waits for them."""
+
+    def __init__(
+        self,
+        job: MARLJob,
+        stubs: dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]],
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        self._check = job.spec.weight_sync.check
+        self._external = [policy.name for policy in job.spec.policies if policy.external]
+        self._untrained = set(job.spec.local_policies) - set(job.spec.trained_policies)
+        self._engines = {
+            policy: [Engine(policy, address, stub) for address, stub in by_address.items()]
+            for policy, by_address in stubs.items()
+        }
+        self._wanted: dict[str, WeightsRef] = {}
+        self._changed = asyncio.Condition()
+        self.loaded_at = 0.0
+        """When the last load ended, by the monotonic clock."""
+
+    def want(self, policy: str, weights: WeightsRef) -> None:
+        """From now on the policy's engines are to hold `weights`."""
+        if self._wanted.get(policy) == weights:
+            return
+        self._wanted[policy] = weights
+        for engine in self._engines.get(policy, []):
+            engine.held = None
+            engine.wake.set()
+
+    def forget(self) -> None:
+        """Nothing is wanted until the policies are bound again."""
+        self._wanted.clear()
+
+    async def watch(self) -> None:
+        """Keep all engines at what is wanted, until cancelled. JobFailedError: they cannot be."""
+        async with asyncio.TaskGroup() as group:
+            for engines in self._engines.values():
+                for engine in engines:
+                    group.create_task(self._watch(engine))
+
+    async def ready(self) -> None:
+        """Return once every engine holds what is wanted of it.
+
+        Engines that do not answer are left out, as long as each policy has one that does.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: all(map(self._settled, self._engines)))
+
+    def routes(self, version: int) -> list[rollout_pb2.Route]:
+        """A route for every policy; untrained and external ones stand at version 0 for ever."""
+        routes = [rollout_pb2.Route(policy=policy) for policy in self._external]
+        for policy, engines in self._engines.items():
+            wanted = 0 if policy in self._untrained else version
+            ready = [engine.address for engine in engines if engine.held == wanted]
+            # While none is ready the worker is told all of them and waits for one.
+            everyone = [engine.address for engine in engines]
+            routes.append(
+                rollout_pb2.Route(policy=policy, version=wanted, engines=ready or everyone)
+            )
+        return routes
+
+    def _settled(self, policy: str) -> bool:
+        held = [engine.held is not None for engine in self._engines[policy]]
+        away = [engine.away_since is not None for engine in self._engines[policy]]
+        return any(held) and all(a or b for a, b in zip(held, away, strict=True))
+
+    async def _watch(self, engine: Engine) -> None:
+        attempt = 0
+        while True:
+            try:
+                await self._look(engine)
+                attempt = 0
+                await self._note(engine, None)
+                await self._until_woken(engine, self._limits.watch)
+            except grpc.aio.AioRpcError as error:
+                attempt += 1
+                engine.held = None
+                engine.trouble = says(error)
+                if fault_of(error) is Fault.FATAL:
+                    raise JobFailedError(f"{_name(engine)}: {says(error)}") from error
+                await self._note(engine, error)
+                await self._until_woken(engine, pause(attempt))
+
+    async def _until_woken(self, engine: Engine, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await engine.wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _look(self, engine: Engine) -> None:
+        """Compare, and load on a difference."""
+        engine.wake.clear()
+        wanted = self._wanted.get(engine.policy)
+        if engine.policy in self._untrained:
+            stats = await engine.stub.Stats(
+                engine_pb2.StatsRequest(), timeout=self._limits.short_call
+            )
+            engine.held = 0 if stats.loaded and stats.policy == engine.policy else None
+            return
+        if wanted is None:
+            return
+        if engine.held is not None:
+            stats = await engine.stub.Stats(
+                engine_pb2.StatsRequest(), timeout=self._limits.short_call
+            )
+            if self._is(stats, engine.policy, wanted):
+                return
+            log.warning(
+                "engine lost its weights",
+                engine=engine.address,
+                wanted=(engine.policy, wanted.version),
+                holds=(stats.policy, stats.version) if stats.loaded else None,
+            )
+        await self._load(engine, wanted)
+
+    def _is(self, stats: engine_pb2.StatsResponse, policy: str, wanted: WeightsRef) -> bool:
+        same = stats.loaded and stats.policy == policy and stats.version == wanted.version
+        checked = self._check and stats.checksum and wanted.checksum
+        return same and (not checked or stats.checksum == wanted.checksum)
+
+    async def _load(self, engine: Engine, wanted: WeightsRef) -> None:
+        engine.held = None
+        request = engine_pb2.LoadWeightsRequest(policy=engine.policy, weights=wanted)
+        for repeated in (False, True):
+            started = time.monotonic()
+            response = await engine.stub.LoadWeights(request, timeout=self._limits.load)
+            LOADS.labels(engine.policy).inc()
+            LOAD_SECONDS.observe(time.monotonic() - started)
+            if not self._check or response.checksum == wanted.checksum:
+                break
+            if repeated:
+                raise JobFailedError(
+                    f"{_name(engine)} holds other weights than the trainer published: version "
+                    f"{wanted.version} has checksum {wanted.checksum}, the engine computes "
+                    f"{response.checksum} (weightSync.check)"
+                )
+            log.warning("checksum differs, loading again", engine=engine.address)
+        if self._wanted.get(engine.policy) == wanted:
+            engine.held = wanted.version
+            self.loaded_at = time.monotonic()
+        else:
+            engine.wake.set()
+        log.debug("weights loaded", engine=engine.address, version=wanted.version)
+
+    async def _note(self, engine: Engine, error: grpc.aio.AioRpcError | None) -> None:
+        """Keep the time since when an engine is away or behind, and tell those who wait."""
+        now = time.monotonic()
+        if error is None:
+            engine.away_since = None
+        elif engine.away_since is None:
+            engine.away_since = now
+            log.warning("engine fails", engine=engine.address, error=engine.trouble)
+        elif now - engine.away_since > self._limits.unreachable:
+            raise JobFailedError(
+                f"{_name(engine)} has been failing for {self._limits.unreachable:g} s: "
+                f"{engine.trouble}"
+            )
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _name(engine: Engine) -> str:
+    return f"engine of {engine.policy} at {engine.address}"

@@ -1,0 +1,75 @@
+"""One evaluation: held-out tasks at fixed seeds, nothing stored, nothing learnt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from prometheus_client import Gauge
+
+from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
+from flexmarl.data.tasks import Task
+from flexmarl.orchestrator.groups import Groups
+from flexmarl.orchestrator.plan import eval_request, group_seconds
+from flexmarl.orchestrator.scores import Scores
+from flexmarl.orchestrator.step import Parts
+from flexmarl.runtime.errors import JobFailedError
+
+ACCURACY = Gauge("flexmarl_orchestrator_eval_accuracy", "Of the last evaluation.", ["agent"])
+
+log = structlog.get_logger()
+
+
+class Evaluation:
+    """Of version `version`; `run` it once."""
+
+    def __init__(self, parts: Parts, incarnation: int, version: int, tasks: Sequence[Task]) -> None:
+        spec = parts.job.spec
+        assert spec.eval is not None
+        self._samples = spec.eval.samples
+        self._parts, self._incarnation = parts, incarnation
+        self._version, self._tasks = version, tasks
+        self.scores = Scores.of([agent.name for agent in spec.agents])
+        self.groups = Groups(
+            parts.workers,
+            parts.limits,
+            total=len(tasks),
+            seconds=group_seconds(spec, parts.limits.group_slack),
+            request=self._request,
+            answer=lambda _, group: self.scores.add(group),
+            hopeless=self._unscored,
+        )
+
+    async def run(self) -> dict[str, Any]:
+        """The line for `evals.jsonl`. JobFailedError: no episode could be scored."""
+        started = time.monotonic()
+        await self._parts.engines.ready()
+        await self.groups.run()
+        if not self.scores.scored:
+            raise JobFailedError(
+                f"evaluation of version {self._version}: none of its {self.scores.episodes} "
+                f"episodes could be scored: {self.scores.why_unscored()}"
+            )
+        for name, score in self.scores.agents.items():
+            ACCURACY.labels(name).set(
+                score.accuracy if score.accuracy is not None else float("nan")
+            )
+        return {
+            "step": self._version,
+            "time": time.time(),
+            "seconds": time.monotonic() - started,
+            "agents": {name: score.score() for name, score in self.scores.agents.items()},
+            "counts": dict(self.scores.outcomes),
+        }
+
+    def _request(self, index: int) -> rollout_pb2.RunGroupRequest:
+        group = experience_pb2.GroupId(
+            incarnation=self._incarnation, step=self._version, index=index
+        )
+        routes = self._parts.engines.routes(self._version)
+        return eval_request(self._parts.job, self._tasks[index], group, routes)
+
+    async def _unscored(self, index: int, reason: str) -> None:
+        self.scores.give_up(self._samples, f"task {self._tasks[index].id}: {reason}")

@@ -1,0 +1,44 @@
+"""Every bound of the orchestrator in one place, in seconds unless it says otherwise."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The defaults are for real jobs; tests shorten them."""
+
+    start: float = 600
+    """Until every service has to be healthy."""
+    unreachable: float = 300
+    """How long one service may stay away before the job fails; its supervisor may fail it first."""
+    worked: float = 60
+    """A call that lasted this long before it failed is no sign that its server was away."""
+    short_call: float = 10
+    bind: float = 3600
+    """Includes fetching, building and warm-starting a model."""
+    load: float = 600
+    save: float = 3600
+    train_step: float = 86400
+    """It lasts as long as the groups of its step are played."""
+    train_tail: float = 3600
+    """From the last group's end to the trained version."""
+    group_slack: float = 300
+    """What RunGroup may take beyond the timeouts of episode and reward that the worker keeps."""
+    answers: float = 10
+    """For answers of groups that the trainers have seen already."""
+    watch: float = 0.5
+    """Between two looks at an engine."""
+    confirm: float = 5
+    """Between two looks at the store: are we still who we think, is a group missing."""
+    resting: float = 1
+    """How long a worker that failed is avoided."""
+    groups_in_flight: int = 256
+    """Per worker."""
+    group_tries: int = 3
+    """A group that failed so often by its own fault is stored empty."""
+    crashes: int = 3
+    """Of one trainer call, by its own fault, in a row."""
+    idle_steps: int = 10
+    """Consecutive steps without any update after which the job fails."""
+    recoveries: int = 5
+    """Roll-backs and take-overs in a row without a finished step after which the job fails."""

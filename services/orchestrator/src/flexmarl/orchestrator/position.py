@@ -1,0 +1,73 @@
+"""Where the job stands: what a restarted orchestrator finds in the store and goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexmarl.orchestrator import checkpoint as checkpoints
+from flexmarl.orchestrator.checkpoint import Checkpoint
+from flexmarl.orchestrator.inputs import Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Between two steps."""
+
+    step: int
+    """Finished steps, and version of every trained policy."""
+    started: float
+    """Unix time of the job's first start."""
+    checkpoint: Checkpoint | None = None
+    """The last one: the job falls back to it."""
+    idle: int = 0
+    """Steps in a row that updated no policy."""
+    discard: bool = False
+    """The job fell back to here and not all policies have followed: anything newer that they hold
+    belongs to a history that is not the job's any more."""
+
+    def fields(self, incarnation: int) -> dict[str, str]:
+        """As the store keeps it."""
+        return {
+            "incarnation": str(incarnation),
+            "step": str(self.step),
+            "started": repr(self.started),
+            "checkpoint": str(self.checkpoint.directory) if self.checkpoint else "",
+            "idle": str(self.idle),
+            "discard": "yes" if self.discard else "no",
+        }
+
+
+def fall_back(position: Position) -> Position:
+    """The last checkpoint, or the very start: version 0 can be made again from the job file."""
+    step = position.checkpoint.step if position.checkpoint else 0
+    return Position(step, position.started, position.checkpoint, discard=True)
+
+
+def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
+    """What the store keeps; None when it knows nothing of the job. InvalidJobError: see `read`."""
+    if "step" not in fields:
+        return None
+    directory = fields["checkpoint"]
+    return Position(
+        step=int(fields["step"]),
+        started=float(fields["started"]),
+        checkpoint=checkpoint_at(Path(directory), inputs) if directory else None,
+        idle=int(fields["idle"]),
+        discard=fields["discard"] == "yes",
+    )
+
+
+def from_disk(inputs: Inputs, now: float) -> Position | None:
+    """The newest checkpoint of this very submission: the store lost what it knew of the job."""
+    found = checkpoints.complete_ones(inputs.checkpoints, {inputs.settings.job_uid})
+    if not found:
+        return None
+    checkpoint = checkpoint_at(found[-1], inputs)
+    return Position(checkpoint.step, now, checkpoint, discard=True)
+
+
+def checkpoint_at(directory: Path, inputs: Inputs) -> Checkpoint:
+    """InvalidJobError when the job cannot go on from it."""
+    return checkpoints.read(directory, inputs.job.spec.trained_policies, inputs.cursor)

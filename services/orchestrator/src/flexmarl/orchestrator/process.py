@@ -1,0 +1,51 @@
+"""`flexmarl serve orchestrator`: the job itself. Its exit code is the job's outcome.
+
+0: complete. 3: failed for a reason that a restart cannot mend, which is the last line on stderr.
+143: told to stop before the end. Anything else is a crash, and the next start takes over.
+"""
+
+import sys
+from dataclasses import dataclass
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.reading import JobFileError
+from flexmarl.orchestrator.calls import cause
+from flexmarl.orchestrator.run import run_job
+from flexmarl.runtime import main as runtime
+from flexmarl.runtime.errors import InvalidJobError, JobFailedError
+from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.settings import Settings
+
+FAILED = 3
+STOPPED = 143
+
+
+@dataclass(slots=True)
+class Process:
+    """Knows after the end whether the job was complete."""
+
+    complete: bool = False
+
+    async def body(self, settings: Settings, job: MARLJob) -> None:
+        async with serving(
+            lambda server: None,
+            settings.listen,
+            token=settings.token,
+            drain_seconds=settings.drain_seconds,
+        ):
+            await run_job(job, settings)
+        self.complete = True
+
+
+def main() -> None:
+    process = Process()
+    try:
+        runtime.run("orchestrator", process.body)
+    except (BaseExceptionGroup, JobFileError) as error:
+        known = cause(error)
+        if not isinstance(known, JobFailedError | InvalidJobError | JobFileError):
+            raise
+        print(" ".join(str(known).splitlines()), file=sys.stderr)
+        sys.exit(FAILED)
+    if not process.complete:
+        sys.exit(STOPPED)

@@ -1,0 +1,240 @@
+"""The whole job: from the first bind to the last evaluation, over whatever fails in between.
+
+One *incarnation* is one go at it: take a number from the store, bind every policy, then step after
+step. Two failures end an incarnation and not the job: a store that lost its memory (the step is
+played again where it stands) and a policy that lost its state (all policies fall back to the last
+checkpoint together). docs/decisions/0003-failure-rules.md says what happens when what fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+from prometheus_client import Counter
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
+from flexmarl.orchestrator.engines import Engines
+from flexmarl.orchestrator.groups import Workers
+from flexmarl.orchestrator.inputs import Inputs, read_inputs
+from flexmarl.orchestrator.limits import Limits
+from flexmarl.orchestrator.position import (
+    Position,
+    checkpoint_at,
+    fall_back,
+    from_disk,
+    from_fields,
+)
+from flexmarl.orchestrator.report import Report
+from flexmarl.orchestrator.rundir import Phase, RunDir, lines
+from flexmarl.orchestrator.services import Services, connected, named, wait_for_all
+from flexmarl.orchestrator.step import Parts
+from flexmarl.orchestrator.steps import Steps
+from flexmarl.orchestrator.summary import summary
+from flexmarl.orchestrator.training import Standing, Training
+from flexmarl.runtime.errors import (
+    FencedError,
+    InvalidJobError,
+    JobFailedError,
+    UnavailableError,
+)
+from flexmarl.runtime.settings import Settings
+
+RECOVERIES = Counter(
+    "flexmarl_orchestrator_recoveries_total",
+    "Incarnations that ended early, by reason.",
+    ["reason"],
+)
+
+log = structlog.get_logger()
+
+
+async def run_job(job: MARLJob, settings: Settings, limits: Limits | None = None) -> None:
+    """Train the job to its end, or from where it stands.
+
+    JobFailedError or InvalidJobError: it cannot succeed, `progress.json` says so. Anything else
+    is a crash, after which this can be called again.
+    """
+    limits = limits or Limits()
+    files = RunDir(settings.run_dir)
+    report = Report(files, job.spec.steps)
+    try:
+        async with asyncio.TaskGroup() as background:
+            reporting = background.create_task(report.run())
+            inputs = await asyncio.to_thread(read_inputs, job, settings, limits)
+            addresses = named(job, settings)
+            async with connected(job, settings) as services:
+                await wait_for_all(addresses, limits.start)
+                await Run(inputs, services, files, report).to_the_end()
+            reporting.cancel()
+    except BaseExceptionGroup as errors:
+        error = cause(errors)
+        if isinstance(error, JobFailedError | InvalidJobError):
+            report.now(Phase.FAILED, message=str(error))
+        await report.say()
+        raise error from errors
+    await report.say()
+
+
+class Run:
+    """One job from here to its end; use once."""
+
+    def __init__(self, inputs: Inputs, services: Services, files: RunDir, report: Report) -> None:
+        self._inputs, self._services = inputs, services
+        self._job, self._limits = inputs.job, inputs.limits
+        self._files, self._report = files, report
+        self._workers = Workers(services.workers, inputs.limits)
+        self._incarnation = 0
+        self._epochs: dict[str, int] = {}
+        self._position = Position(0, time.time())
+        self._recoveries = 0
+
+    async def to_the_end(self) -> None:
+        """JobFailedError when it cannot be reached."""
+        own = await self._find_position()
+        await asyncio.to_thread(self._files.rewind, self._position.step, evaluated=own)
+        while True:
+            try:
+                await self._go()
+            except BaseExceptionGroup as errors:
+                error = cause(errors)
+                if not isinstance(error, StateLostError | StoreLostError):
+                    raise
+                await self._recover(error)
+            else:
+                break
+        await self._finish()
+
+    async def _find_position(self) -> bool:
+        """Set where to start; whether this submission has been there before."""
+        fields = await self._services.experience.get_state()
+        found = await asyncio.to_thread(from_fields, fields, self._inputs)
+        if found is None:
+            found = await asyncio.to_thread(from_disk, self._inputs, time.time())
+        if found is not None:
+            log.info("taking over", step=found.step)
+            self._position = found
+            return True
+        if resume_from := self._inputs.settings.resume_from:
+            start = await asyncio.to_thread(checkpoint_at, Path(resume_from), self._inputs)
+            log.info("resuming", step=start.step, checkpoint=resume_from)
+            self._position = Position(start.step, time.time(), start)
+        return False
+
+    async def _recover(self, error: StateLostError | StoreLostError) -> None:
+        self._recoveries += 1
+        if self._recoveries > self._limits.recoveries:
+            raise JobFailedError(
+                f"{self._recoveries} recoveries in a row finished no step; the last one: {error}"
+            ) from error
+        if isinstance(error, StoreLostError):
+            RECOVERIES.labels("store-lost").inc()
+            log.warning("the step is played again", step=self._position.step, reason=str(error))
+            return
+        RECOVERIES.labels("state-lost").inc()
+        self._position = fall_back(self._position)
+        log.warning("the job falls back", step=self._position.step, reason=str(error))
+        await asyncio.to_thread(self._files.rewind, self._position.step, evaluated=True)
+
+    async def _go(self) -> None:
+        """One incarnation. StateLostError, StoreLostError: it is over and another may go on."""
+        self._report.now(Phase.STARTING, self._position.step, "binding policies")
+        await self._take_incarnation()
+        services = self._services
+        training = Training(self._job, services, self._limits, self._epochs)
+        engines = Engines(self._job, services.engines, self._limits)
+        parts = Parts(
+            self._job, self._limits, services.experience, self._workers, engines, training
+        )
+        async with asyncio.TaskGroup() as background:
+            helpers = [
+                background.create_task(engines.watch()),
+                background.create_task(self._guard()),
+            ]
+            position = self._position
+            standing = Standing(position.step, position.checkpoint, position.discard)
+            await training.bind_all(standing)
+            for policy, weights in training.weights.items():
+                engines.want(policy, weights)
+            stored = await self._stored(training)
+            if position.discard:
+                await self._keep(replace(position, discard=False))
+            await engines.ready()
+            steps = Steps(
+                self._inputs,
+                parts,
+                incarnation=self._incarnation,
+                position=self._position,
+                files=self._files,
+                report=self._report,
+                keep=self._keep,
+            )
+            await steps.run(stored)
+            for helper in helpers:
+                helper.cancel()
+
+    async def _take_incarnation(self) -> None:
+        """The next number. FencedError: somebody else has taken over."""
+        experience, position = self._services.experience, self._position
+        if self._incarnation:  # a store that forgot our number learns it, or fences us
+            await experience.put_state(self._incarnation, {})
+        self._incarnation = await experience.take_incarnation(
+            roll_back_to=position.step if position.discard else None
+        )
+        structlog.contextvars.bind_contextvars(incarnation=self._incarnation)
+        await self._keep(position)
+        if position.step:
+            await experience.close_step(self._incarnation, position.step - 1)
+
+    async def _stored(self, training: Training) -> frozenset[int]:
+        """What the store holds of the step. A policy may be ahead of the others by this step, but
+        then nothing of it can be played again, so the store must hold all of it."""
+        step = self._position.step
+        found = await self._services.experience.stored(step)
+        lacking = self._job.spec.batch.tasks_per_step - len(found.indexes)
+        ahead = [name for name, weights in training.weights.items() if weights.version > step]
+        if ahead and lacking:
+            raise StateLostError(
+                f"{', '.join(ahead)} finished step {step}, the store lacks {lacking} of its groups"
+            )
+        return found.indexes
+
+    async def _guard(self) -> None:
+        """Until cancelled, see to it that the store knows us and nobody above us."""
+        while True:
+            await asyncio.sleep(self._limits.confirm)
+            try:
+                fields = await self._services.experience.get_state()
+            except UnavailableError as error:
+                log.warning("the store is away", error=str(error))
+                continue
+            known = int(fields.get("incarnation", 0))
+            if known > self._incarnation:
+                raise FencedError(f"incarnation {known} has taken over from {self._incarnation}")
+            if known < self._incarnation:
+                raise StoreLostError("the store has lost its memory")
+
+    async def _keep(self, position: Position) -> None:
+        """From now on the job stands there, whoever leads it."""
+        if position.step > self._position.step:
+            self._recoveries = 0
+        await self._services.experience.put_state(
+            self._incarnation, position.fields(self._incarnation)
+        )
+        self._position = position
+
+    async def _finish(self) -> None:
+        metrics = await asyncio.to_thread(lines, self._files.metrics)
+        evals = await asyncio.to_thread(lines, self._files.evals)
+        seconds = time.time() - self._position.started
+        await asyncio.to_thread(self._files.summary, summary(self._job, seconds, metrics, evals))
+        idle = not any(
+            policy["updated"] for line in metrics for policy in line["policies"].values()
+        )
+        message = "no step updated any policy" if idle else ""
+        self._report.now(Phase.COMPLETE, self._position.step, message)
+        log.info("complete", steps=self._position.step, seconds=round(seconds, 1))
