@@ -55,5 +55,11 @@ class FullError(UnavailableError):
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+class CorruptError(FlexMARLError):
+    """Stored bytes are not what was written; they must not be used."""
+
+    code = grpc.StatusCode.DATA_LOSS
+
+
 class JobFailedError(FlexMARLError):
     """The job cannot go on; the text says why and what to do."""
