@@ -74,7 +74,7 @@ async def test_math_compares_values_and_survives_an_endless_one() -> None:
         with pytest.raises(RewardTimeoutError):
             await mathematics.score("$9^{9^{9}}$", {"answer": "5"})
         with pytest.raises(RewardError, match="is no expression"):
-            await mathematics.score("4", {"answer": "?"})
+            await mathematics.score("4", {"answer": ""})
         assert await mathematics.score("4", {"answer": "2+2"}) == 1.0
     finally:
         await mathematics.close()

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
-import stamina
 import structlog
 from prometheus_client import Counter
 
@@ -29,6 +28,8 @@ RETRIES = Counter("flexmarl_rollout_turn_retries_total", "Turns asked for again.
 
 RETRY_SECONDS = 120.0
 """How long an engine may be away: a restart loads libraries and weights."""
+FIRST_WAIT_SECONDS = 0.05
+LONGEST_WAIT_SECONDS = 2.0
 STICKY_TOKENS = 512
 """How much more work the engine that holds the prefix may have than the least busy one."""
 MOST_CLIENTS = 64
@@ -75,6 +76,7 @@ class EnginePool:
         self.retry_seconds = retry_seconds
         self._token, self._call_seconds = token, call_seconds
         self._clients: dict[str, EngineClient] = {}
+        self._away: set[str] = set()
         self._group = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -110,11 +112,23 @@ class EnginePool:
                 self._forget_one()
         return found
 
+    def mark_away(self, address: str, why: str) -> None:
+        """Said once, however many turns notice."""
+        if address not in self._away:
+            self._away.add(address)
+            log.warning("engine away", address=address, why=why)
+
+    def mark_back(self, address: str) -> None:
+        if self._away and address in self._away:
+            self._away.discard(address)
+            log.info("engine back", address=address)
+
     def _forget_one(self) -> None:
         """Engines come and go: the longest known idle client makes room."""
         for address, client in self._clients.items():
             if client.idle:
                 del self._clients[address]
+                self._away.discard(address)
                 self._spawn(client.close())
                 return
 
@@ -132,25 +146,25 @@ class EnginePolicy:
 
     async def generate(self, call: TurnCall) -> Generated:
         """StalePolicyError: the group is void. UnavailableError: no engine came back in time."""
+        loop = asyncio.get_running_loop()
+        ends, wait = loop.time() + self._pool.retry_seconds, FIRST_WAIT_SECONDS
         address = self._pick(call.engine)
-        try:
-            return await self._sample(address, call)
-        except UnavailableError as error:
-            log.info("turn failed", policy=self.name, error=str(error))
-        async for attempt in stamina.retry_context(
-            on=UnavailableError,
-            attempts=None,
-            timeout=self._pool.retry_seconds,
-            wait_initial=0.05,
-            wait_max=2.0,
-            wait_jitter=0.2,
-        ):
-            with attempt:
-                RETRIES.inc()
-                call.away = True
-                address = self._pick("", avoid=address)
-                return await self._sample(address, call)
-        raise AssertionError("a retry ends with an answer or an error")
+        while True:
+            try:
+                answer = await self._sample(address, call)
+            except UnavailableError as error:
+                self._pool.mark_away(address, str(error))
+                if loop.time() + wait > ends:
+                    raise
+            else:
+                self._pool.mark_back(address)
+                return answer
+            # Without jitter: turns that failed together travel together again.
+            call.away = True
+            RETRIES.inc()
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            address = self._pick("", avoid=address)
 
     async def _sample(self, address: str, call: TurnCall) -> Generated:
         client = self._pool.client(address)
@@ -183,9 +197,10 @@ class EnginePolicy:
         return pick_engine(loads, prefer)
 
     async def _behind(self, client: EngineClient) -> bool:
-        """Whether the engine was restarted and has yet to load what the route names."""
+        """Whether the engine was restarted and had yet to load what the route names."""
         stats = await client.stats()
-        return not stats.loaded or (stats.policy == self.name and stats.version < self.version)
+        # Equal: it has caught up since.
+        return not stats.loaded or (stats.policy == self.name and stats.version <= self.version)
 
     def _wire_sampling(self, sampling: SamplingChoice) -> engine_pb2.Sampling:
         found = self._sampling.get(sampling)
