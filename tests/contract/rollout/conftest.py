@@ -86,6 +86,15 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
             policy=self.policy, version=self.version, loaded=self.loaded
         )
 
+    async def LoadWeights(self, request: Any, context: Any) -> engine_pb2.LoadWeightsResponse:
+        raise InvalidRequestError("the worker never loads weights")
+
+    async def Pause(self, request: Any, context: Any) -> engine_pb2.PauseResponse:
+        raise InvalidRequestError("the worker never pauses an engine")
+
+    async def Resume(self, request: Any, context: Any) -> engine_pb2.ResumeResponse:
+        raise InvalidRequestError("the worker never resumes an engine")
+
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
@@ -183,7 +192,10 @@ def stage(
                 "metadata": {"name": "test"},
                 "spec": {
                     "policies": [
-                        {"name": "solver", "model": {"uri": "random://llama"}},
+                        {
+                            "name": "solver",
+                            "model": {"uri": "random://llama?hidden=64&layers=2&heads=4"},
+                        },
                     ],
                     "agents": [{"name": "solver", "policy": "solver"}],
                     "code": {"path": "."},

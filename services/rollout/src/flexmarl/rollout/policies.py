@@ -93,7 +93,10 @@ class EnginePool:
         for task in self._running:
             task.cancel()
         try:
-            await self._group.__aexit__(kind, error, trace)
+            if isinstance(error, asyncio.CancelledError):
+                await self._group.__aexit__(kind, error, trace)
+            else:  # an error of the block goes on as it is, not inside a group
+                await self._group.__aexit__(None, None, None)
         finally:
             for client in self._clients.values():
                 await client.close()

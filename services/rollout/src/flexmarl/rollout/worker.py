@@ -130,7 +130,7 @@ class Worker:
     def _team(self, routes: tuple[RouteTo, ...]) -> list[Player]:
         found = self._teams.get(routes)
         if found is None:
-            sources = {route.policy: self._source(route) for route in routes}
+            sources = {**{route.policy: self._source(route) for route in routes}, **self._externals}
             lacking = {policy.name for policy in self._spec.policies} - sources.keys()
             if lacking:
                 raise InvalidRequestError(f"no route for policy {', '.join(sorted(lacking))}")
@@ -150,7 +150,7 @@ class Worker:
 
     def _source(self, route: RouteTo) -> TurnSource:
         if route.policy in self._externals:
-            return self._externals[route.policy]
+            return self._externals[route.policy]  # named for completeness; there is no choice
         if route.policy not in self._encoders:
             raise InvalidRequestError(f"a route for {route.policy!r}, which is no policy")
         tokens = self._encoders[route.policy].tokens
