@@ -79,7 +79,8 @@ needed
 spec.workflow.entrypoint (line 24): "a" is not allowed; must be an entry point, \
 package.module:attribute
 spec.data.size (line 25): duplicate key, first given on line 25
-spec.data.uri (line 25): "file://train.json" ends in none of .jsonl or .parquet; give the format
+spec.data.uri (line 25): "file://train.json" ends in none of .jsonl, .ndjson, .parquet or \
+.pq; give the format
 spec.eval.data.format (line 26): "jsonll" is not allowed; must be jsonl or parquet; did you mean \
 "jsonl"?
 spec.eval.everySteps (line 26): "10" is not allowed; must be a whole number

@@ -165,8 +165,18 @@ def test_a_good_job_breaks_no_rule() -> None:
         ),
         (
             ["spec.policies[solver].training.warmStart.data.uri=file://a.txt"],
-            'spec.policies[0].training.warmStart.data.uri: "file://a.txt" ends in none of .jsonl '
-            "or .parquet; give the format",
+            'spec.policies[0].training.warmStart.data.uri: "file://a.txt" ends in none of .jsonl, '
+            ".ndjson, .parquet or .pq; give the format",
+        ),
+        (
+            ["spec.eval.data.shuffle=true"],
+            "spec.eval.data.shuffle: would be ignored; held-out tasks are played in the order of "
+            "their source; remove it",
+        ),
+        (
+            ["spec.eval.data={uri: 'file://a.jsonl', seed: 1}"],
+            "spec.eval.data.seed: would be ignored; held-out tasks of a file are not shuffled; "
+            "remove it",
         ),
         (
             ["spec.batch.microBatch=65"],
@@ -220,6 +230,8 @@ def test_what_is_odd_but_possible_is_a_warning(override: str, field: str) -> Non
         "spec.policies[solver].tokenizer=bytes://",
         "spec.batch={tasksPerStep: 1}",
         "spec.policies[judge].model=",
+        "spec.eval.data.shuffle=false",
+        "spec.eval.data.seed=3",
     ],
 )
 def test_what_is_used_is_allowed(override: str) -> None:

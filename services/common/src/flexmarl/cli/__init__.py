@@ -1,7 +1,8 @@
-"""The `flexmarl` command."""
+"""The command line: `flexmarl`. Modules load when a command runs."""
 
 
 def main() -> None:
-    from flexmarl.cli.app import app
+    """Entry point of the `flexmarl` script."""
+    from flexmarl.cli.app import main as run
 
-    app()
+    run()

@@ -5,7 +5,7 @@ Light on purpose: nothing here imports more than PyYAML and pydantic.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from flexmarl.contracts import rules
-from flexmarl.contracts.documents import parse
+from flexmarl.contracts.documents import Document, parse
 from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.overrides import apply_overrides
 from flexmarl.contracts.problems import FieldPath, JobFileError, Problem
 
-__all__ = ["JobFile", "JobFileError", "Problem", "load_job", "read_job"]
+__all__ = [
+    "Inspection",
+    "JobFile",
+    "JobFileError",
+    "Problem",
+    "inspect_job",
+    "load_job",
+    "read_job",
+]
+
+BASE_DIR = "flexmarl.io/base-dir"
+"""Annotation of a kept job file: the folder that relative URIs count from, not the file's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,48 @@ class JobFile:
     """As written, overrides applied: what a run keeps as its job file."""
     warnings: tuple[Problem, ...]
 
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative URIs count from."""
+        return Path(self.job.metadata.annotations.get(BASE_DIR) or self.path.absolute().parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What could be read of a job file that may not hold."""
+
+    path: Path
+    data: Any
+    """Plain data, overrides applied."""
+    job: MARLJob | None
+    """None where the schema is broken; rules may be broken still."""
+    problems: tuple[Problem, ...]
+    """Errors and warnings."""
+    source: Document
+    origins: Mapping[FieldPath, str]
+
+    def placed(self, problem: Problem) -> Problem:
+        """`problem` with its line, or with the override that set the value."""
+        if problem.place:
+            return problem
+        for end in range(len(problem.path), 0, -1):
+            if problem.path[:end] in self.origins:
+                return replace(problem, place=self.origins[problem.path[:end]])
+        return replace(problem, place=self.source.place(problem.path))
+
+    def in_order(self, more: Sequence[Problem] = ()) -> list[Problem]:
+        """All problems, with `more` of a later check, in the order of the file."""
+        return sorted(map(self.placed, (*self.problems, *more)), key=_line)
+
+    def file(self, more: Sequence[Problem] = ()) -> JobFile:
+        """The job, when nothing is wrong with it; JobFileError with everything that is."""
+        problems = self.in_order(more)
+        errors = [problem for problem in problems if not problem.warning]
+        warnings = [problem for problem in problems if problem.warning]
+        if errors or self.job is None:
+            raise JobFileError(self.path, errors, warnings)
+        return JobFile(self.path, self.job, self.data, tuple(warnings))
+
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> MARLJob:
     """The job that `path` describes, `spec.seed=1`-like overrides applied; JobFileError."""
@@ -40,42 +93,35 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> MARLJob:
 
 def read_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Like `load_job`, with the document and the warnings."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise JobFileError(path, [Problem((), "there is no such file")]) from None
-    except UnicodeDecodeError:
-        raise JobFileError(path, [Problem((), "is not UTF-8 text")]) from None
-    except OSError as error:
-        says = f"cannot be read: {error.strerror}"
-        raise JobFileError(path, [Problem((), says)]) from None
-    document = parse(text)
-    data, origins, problems = apply_overrides(document.data, overrides)
-    problems = [*document.problems, *problems]
+    return inspect_job(path, overrides).file()
+
+
+def inspect_job(path: Path, overrides: Sequence[str] = ()) -> Inspection:
+    """Everything that schema and rules say about a job file; JobFileError if it can't be read."""
+    document = parse(_text(path))
+    data, origins, found = apply_overrides(document.data, overrides)
+    problems = [*document.problems, *found]
     job: MARLJob | None = None
-    if not isinstance(data, dict):
-        if not problems:
-            kind = "is empty" if data is None else "holds no mapping"
-            problems.append(Problem((), kind, "a MARLJob has apiVersion, kind, metadata, spec"))
-    else:
+    if isinstance(data, dict):
         refused = {problem.path for problem in problems}
         job, invalid = _validate(data)
         problems += [problem for problem in invalid if problem.path not in refused]
+    elif not problems:
+        kind = "is empty" if data is None else "holds no mapping"
+        problems.append(Problem((), kind, "a MARLJob has apiVersion, kind, metadata, spec"))
+    return Inspection(path, data, job, tuple(problems), document, origins)
 
-    def placed(problem: Problem) -> Problem:
-        if problem.place:
-            return problem
-        for end in range(len(problem.path), 0, -1):
-            if problem.path[:end] in origins:
-                return replace(problem, place=origins[problem.path[:end]])
-        return replace(problem, place=document.place(problem.path))
 
-    problems = sorted(map(placed, problems), key=_line)
-    errors = [problem for problem in problems if not problem.warning]
-    warnings = [problem for problem in problems if problem.warning]
-    if errors or job is None:
-        raise JobFileError(path, errors, warnings)
-    return JobFile(path, job, data, tuple(warnings))
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        says = "there is no such file"
+    except UnicodeDecodeError:
+        says = "is not UTF-8 text"
+    except OSError as error:
+        says = f"cannot be read: {error.strerror}"
+    raise JobFileError(path, [Problem((), says)])
 
 
 def _validate(data: dict[str, Any]) -> tuple[MARLJob | None, list[Problem]]:

@@ -10,13 +10,13 @@ import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flexmarl.contracts.job import Algorithm, DataFormat, EngineKind, SamplingSpec
+from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 
 CHAT_ROLES = ("system", "user", "assistant", "tool")
 TOKENIZERS = ("bytes", "file", "pypi", "hf")
-FILE_SUFFIXES = {"." + kind.value for kind in DataFormat}
+FILE_SUFFIXES = (".jsonl", ".ndjson", ".parquet", ".pq")
 
 Rule = Callable[[Place], Iterator[Problem]]
 
@@ -211,6 +211,11 @@ def one_source_of_code(spec: Place) -> Iterator[Problem]:
 def data_is_described_once(spec: Place) -> Iterator[Problem]:
     yield from _data(spec["data"])
     yield from _data(spec["eval"]["data"])
+    held_out = spec["eval"]["data"]
+    if held_out["shuffle"].value is True:
+        yield ignored(held_out["shuffle"], "held-out tasks are played in the order of their source")
+    elif held_out["seed"].given and (held_out["uri"].text() or "").startswith("file://"):
+        yield ignored(held_out["seed"], "held-out tasks of a file are not shuffled")
     for policy in spec["policies"].items():
         yield from _data(policy["training"]["warmStart"]["data"])
 
@@ -222,10 +227,10 @@ def _data(data: Place) -> Iterator[Problem]:
     if uri.startswith("file://"):
         if data["size"].given:
             yield ignored(data["size"], "a file has the size it has")
-        if not data["format"].given and not uri.endswith(tuple(FILE_SUFFIXES)):
-            says = f"{show(uri)} ends in none of {one_of(sorted(FILE_SUFFIXES))}"
+        if not data["format"].given and not uri.lower().endswith(FILE_SUFFIXES):
+            says = f"{show(uri)} ends in none of {one_of(FILE_SUFFIXES)}"
             yield Problem(data["uri"].path, says, "give the format")
-        if data["seed"].given and data["shuffle"].value is False:
+        if data["seed"].given and data["shuffle"].value is False and data.path[1] != "eval":
             yield ignored(data["seed"], "a file that is not shuffled needs none")
 
 

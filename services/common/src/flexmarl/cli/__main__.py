@@ -1,0 +1,5 @@
+"""`python -m flexmarl.cli` is `flexmarl`."""
+
+from flexmarl.cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""Everything that can be known to be wrong before a job starts: the file, and what it points to.
+
+Data sources are read, models looked up (not fetched, not loaded), the user's code imported. As
+much as possible is checked even where something else is wrong, so that all of it is said at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flexmarl.contracts.job import DataSpec, MARLJob
+from flexmarl.contracts.places import Place
+from flexmarl.contracts.problems import FieldPath, Problem, format_path, nearest, one_of, show
+from flexmarl.contracts.reading import BASE_DIR, Inspection, JobFile, inspect_job
+from flexmarl.runtime.errors import InvalidJobError
+
+LOOKED_UP = ("random://", "file://")
+"""Models that can be checked at once, without a network or a conversion."""
+
+
+def checked_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
+    """The job, fit to start as far as can be told; JobFileError with every problem."""
+    inspection = inspect_job(path, overrides)
+    base_dir = _base_dir(inspection)
+    spec = Place(inspection.data)["spec"]
+    more = [*_data_problems(spec, base_dir), *_model_problems(spec, base_dir)]
+    if inspection.job is not None:
+        more += _code_problems(inspection.job, base_dir)
+    known = {problem.path for problem in inspection.problems}
+    return inspection.file([problem for problem in more if problem.path not in known])
+
+
+def _base_dir(inspection: Inspection) -> Path:
+    kept = Place(inspection.data)["metadata"]["annotations"][BASE_DIR].text()
+    return Path(kept) if kept else inspection.path.absolute().parent
+
+
+def _data_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
+    seed = int(spec["seed"].number() or 0)
+    records, problems = _records(spec["data"], base_dir, seed)
+    yield from problems
+    held_out = spec["eval"]
+    if held_out.given:
+        seed_of_eval = int(held_out["seed"].number() or 0)
+        records, problems = _records(held_out["data"], base_dir, seed_of_eval)
+        yield from problems
+        wanted = held_out["tasks"].number()
+        if records and wanted and wanted > len(records):
+            says = f"{show(wanted)} tasks, but its data has {len(records)}"
+            yield Problem(held_out["tasks"].path, says, f"must be at most {len(records)}")
+    for policy in spec["policies"].items():
+        warm = policy["training"]["warmStart"]
+        if warm.given:
+            records, problems = _records(warm["data"], base_dir, seed)
+            yield from problems
+            for field, default in (("prompt", "{question}"), ("completion", "{answer}")):
+                yield from _template_problems(warm[field], default, records)
+
+
+def _records(
+    data: Place, base_dir: Path, seed: int
+) -> tuple[list[dict[str, Any]], Iterator[Problem]]:
+    """The records at `data`, and what is wrong with them; neither where the schema is broken."""
+    from flexmarl.data.sources import load_records
+
+    try:
+        # Read apart from the rest of the job, which may be broken.
+        spec = DataSpec.model_validate_json(
+            json.dumps(data.value), strict=True, by_alias=True, by_name=False
+        )
+    except ValidationError:
+        return [], iter(())
+    try:
+        return load_records(spec, base_dir, seed, field=str(data)), iter(())
+    except InvalidJobError as error:
+        return [], iter([_problem_of(str(error), data.path)])
+
+
+def _problem_of(text: str, path: FieldPath) -> Problem:
+    """`text` starts with `path` as written, maybe with fields below it."""
+    match = re.match(r"((?:\.\w+)*): (.*)", text.removeprefix(format_path(path)), re.DOTALL)
+    if not text.startswith(format_path(path)) or match is None:
+        return Problem(path, text)
+    return Problem((*path, *match[1].split(".")[1:]), match[2])
+
+
+def _template_problems(
+    field: Place, default: str, records: list[dict[str, Any]]
+) -> Iterator[Problem]:
+    try:
+        parts = list(string.Formatter().parse(field.text() or default))
+    except ValueError:
+        return  # a rule says so
+    for name in {name for _, name, _, _ in parts if name}:
+        lacking = next((record for record in records if name not in record), None)
+        if lacking is not None:
+            says = f"{show(field.text() or default)}: a record of the data has no {show(name)}"
+            yield Problem(field.path, says, f"it has {one_of(lacking)}", nearest(name, lacking))
+
+
+def _model_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
+    from flexmarl.models.sources import resolve
+
+    for policy in spec["policies"].items():
+        for place in (policy["model"]["uri"], policy["tokenizer"]):
+            uri = place.text() or ""
+            if uri.startswith(LOOKED_UP):
+                try:
+                    resolve(uri, base_dir)
+                except InvalidJobError as error:
+                    yield Problem(place.path, str(error))
+
+
+def _code_problems(job: MARLJob, base_dir: Path) -> list[Problem]:
+    from flexmarl.rollout.checks import check_job
+
+    return check_job(job, base_dir)

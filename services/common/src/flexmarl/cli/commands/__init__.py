@@ -1,0 +1,1 @@
+"""One module per command; each has a function `command`, light to import."""
