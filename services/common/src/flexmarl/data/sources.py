@@ -47,7 +47,7 @@ def load_records(
             (f"item {number}", record) for number, record in enumerate(records)
         )
         return _renamed(numbered, spec.columns, field)
-    if "size" in spec.model_fields_set:
+    if spec.size != DataSpec.model_fields["size"].default:
         raise InvalidJobError(f"{field}.size: {spec.size}: a file has the size that it has")
     path = base_dir / spec.uri.removeprefix("file://")
     if not path.is_file():

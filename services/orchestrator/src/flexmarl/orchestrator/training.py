@@ -130,20 +130,19 @@ class Training:
                 if since is None or now - started > self._limits.worked:
                     attempt, since = 0, now  # a new trouble, not the old one going on
                 attempt += 1
-                match fault_of(error):
-                    case Fault.FATAL:
-                        raise JobFailedError(where) from error
-                    case Fault.GROUP:
-                        crashes += 1
-                        if crashes >= self._limits.crashes:
-                            raise JobFailedError(f"{where} ({crashes} times)") from error
-                    case Fault.PEER | Fault.FENCED:
-                        if now - since > self._limits.unreachable:
-                            raise JobFailedError(
-                                f"{where} (failing for {self._limits.unreachable:g} s)"
-                            ) from error
+                fault = fault_of(error)
+                if fault is Fault.FATAL:
+                    raise JobFailedError(where) from error
+                if fault is Fault.GROUP:
+                    crashes += 1
+                    if crashes >= self._limits.crashes:
+                        raise JobFailedError(f"{where} ({crashes} times)") from error
+                if now - since > self._limits.unreachable:
+                    seconds = f"{self._limits.unreachable:g} s"
+                    raise JobFailedError(f"{where} (failing for {seconds})") from error
                 log.warning("trainer fails, binding again", slot=slot, policy=policy, error=where)
-                await asyncio.sleep(pause(attempt))
+                # A refused epoch is mended by the next one.
+                await asyncio.sleep(pause(1 if fault is Fault.FENCED else attempt))
 
     async def _bind(self, slot: int, policy: str, standing: Standing) -> None:
         """Have `slot` hold `policy`, letting go of another first."""

@@ -1,0 +1,278 @@
+"""Whatever dies when: nothing is trained twice, nothing is lost, and the files tell one story."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.experience.conftest import Server, running
+from tests.contract.orchestrator.conftest import QUICK, Team, team
+from tests.unit.orchestrator.jobs import make_job
+
+from flexmarl.runtime.errors import JobFailedError, UnavailableError
+
+
+def once_at(step: int, index: int, action: Callable[[], None]) -> Callable[[Any], None]:
+    """For `FakeWorker.plays`: do something the first time that group is played."""
+    pending = [action]
+
+    def plays(request: Any) -> None:
+        if (request.id.step, request.id.index) == (step, index) and pending:
+            pending.pop()()
+
+    return plays
+
+
+async def test_workers_that_fail_at_random_cost_only_time(
+    tmp_path: Path, store_server: Server
+) -> None:
+    dice = random.Random(3)
+    failures: dict[tuple[int, int], int] = {}
+
+    def plays(request: Any) -> None:
+        roll = dice.random()
+        key = (request.id.step, request.id.index)
+        if roll < 0.2:
+            raise UnavailableError("restarting")
+        if roll < 0.35 and failures.get(key, 0) < 2:
+            failures[key] = failures.get(key, 0) + 1
+            raise RuntimeError("a bug")
+
+    async with team(make_job(), tmp_path, store_server, workers=2) as around:
+        for worker in around.workers:
+            worker.plays = plays
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert sum(line["counts"].get("groups-reissued", 0) for line in around.lines("metrics")) > 0
+
+
+async def test_an_engine_that_lost_its_weights_gets_them_again(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        engine = next(iter(around.engines.values()))
+        around.workers[0].plays = once_at(2, 3, engine.restart)
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert [version for _, version in engine.loads] == [0, 1, 2, 2, 3, 4]
+
+
+async def test_a_trainer_that_died_mid_step_trains_the_step_again(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        trainer = around.trainers[1]
+        died: list[int] = []
+
+        def die(policy: str, step: int, index: int) -> None:
+            if step == 2 and index == 4 and not died:
+                died.append(index)
+                trainer.restart()
+
+        trainer.on_group = die
+        await around.run()
+        assert died
+        around.assert_trained_as_if_nothing_had_happened()
+        assert len(trainer.binds) == 2
+
+
+async def test_a_trainer_that_died_between_steps_is_bound_again(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(policies=3), tmp_path, store_server, slots=1) as around:
+        around.workers[0].plays = once_at(1, 0, around.trainers[0].restart)
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+
+
+@pytest.mark.parametrize(("every", "falls_to"), [(2, 2), (100, 0)])
+async def test_a_lost_state_takes_all_policies_back_to_the_last_checkpoint_together(
+    tmp_path: Path, store_server: Server, every: int, falls_to: int
+) -> None:
+    job = make_job(steps=5, checkpoint={"everySteps": every})
+    async with team(job, tmp_path, store_server) as around:
+
+        def lose() -> None:
+            del around.memory.states["p1"]
+            around.trainers[1].restart()
+
+        around.workers[0].plays = once_at(3, 2, lose)
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        trained_twice = {step for (_, step), times in around.ledger.times.items() if times > 1}
+        assert trained_twice == set(range(falls_to, 3)) | (
+            {3} if around.ledger.times["p0", 3] > 1 else set()
+        )
+        incarnations = {r.id.step: set() for r in around.requests}  # type: dict[int, set[int]]
+        for request in around.requests:
+            incarnations[request.id.step].add(request.id.incarnation)
+        assert incarnations[3] == {1, 2}
+        assert incarnations[4] == {2}
+
+
+async def stop_at(around: Team, step: int, index: int) -> None:
+    """Run the orchestrator and end it as a crash would, while a group is played."""
+    reached = asyncio.Event()
+    around.workers[0].plays = once_at(step, index, reached.set)
+    running_job = asyncio.ensure_future(around.run())
+    await reached.wait()
+    running_job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running_job
+
+
+async def test_a_restarted_orchestrator_takes_over_in_the_middle_of_a_step(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(
+        eval={"data": {"uri": "file://held-out.jsonl"}}, batch={"tasksPerStep": 300, "groupSize": 2}
+    )
+    async with team(job, tmp_path, store_server) as around:
+        await stop_at(around, 2, 290)  # beyond what is in flight at once: some are stored
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert [line["step"] for line in around.lines("evals")] == [0, 4]
+        before = around.lines("metrics")[2]["counts"]["groups-from-before"]
+        assert 0 < before < 300
+        assert all(times == 1 for times in around.ledger.times.values())
+        again = [r for r in around.requests if r.id.incarnation == 2 and r.id.step == 2]
+        assert len(again) == 300 - before
+
+
+async def test_an_orchestrator_that_died_before_it_wrote_the_step_down_trains_nothing_twice(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        await stop_at(around, 2, 0)
+        state = await around.experience.get_state()
+        # As if the end of step 1 had never been noted.
+        await around.experience.put_state(int(state["incarnation"]), {"step": "2"})
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert all(times == 1 for times in around.ledger.times.values())
+
+
+async def test_a_resumed_job_goes_on_with_the_very_same_sequence(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(steps=6, checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server) as first:
+        await stop_at(first, 5, 1)
+        before = [line["tasks"] for line in first.lines("metrics")][:4]
+    async with team(job, tmp_path, store_server) as second:
+        await second.run(resume_from=str(tmp_path / "run/checkpoints/step-00000004"))
+        second.assert_trained_as_if_nothing_had_happened()
+        assert [line["tasks"] for line in second.lines("metrics")][:4] == before
+        assert {request.id.step for request in second.requests} == {4, 5}
+        lineage = second.json("checkpoints/step-00000006/manifest.json")["lineage"]
+        assert lineage == [first.settings.job_uid, second.settings.job_uid]
+
+
+async def test_a_task_that_always_fails_does_not_block_the_job(
+    tmp_path: Path, store_server: Server
+) -> None:
+    tries: list[tuple[int, int]] = []
+
+    def plays(request: Any) -> None:
+        if request.task_id == "3":
+            tries.append((request.id.step, request.id.index))
+            raise RuntimeError("cannot be played")
+
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.workers[0].plays = plays
+        await around.run()
+        assert around.json("progress.json")["phase"] == "Complete"
+        assert all(tries.count(group) == QUICK.group_tries for group in set(tries))
+        given_up = [line["counts"].get("groups-given-up", 0) for line in around.lines("metrics")]
+        assert sum(given_up) == len(set(tries))
+        for step, index in set(tries):
+            assert around.ledger.trained["p0", step][index] == "3:[]"
+
+
+async def test_workers_that_always_fail_end_the_job_with_their_words(
+    tmp_path: Path, store_server: Server
+) -> None:
+    def plays(request: Any) -> None:
+        raise RuntimeError("no such module")
+
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.workers[0].plays = plays
+        with pytest.raises(JobFailedError, match="no such module"):
+            await around.run()
+        progress = around.json("progress.json")
+        assert progress["phase"] == "Failed"
+        assert "no such module" in progress["message"]
+
+
+async def test_a_step_in_which_nothing_can_be_scored_ends_the_job(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.workers[0].outcome = "workflow-error"
+        with pytest.raises(JobFailedError, match=r"12 x workflow-error.*ValueError: broken"):
+            await around.run()
+
+
+async def test_steps_that_update_nothing_end_the_job_after_a_while(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(steps=9), tmp_path, store_server) as around:
+        for trainer in around.trainers:
+            trainer.learns = False
+        with pytest.raises(JobFailedError, match="no policy was updated in 3 steps in a row"):
+            await around.run()
+        assert len(around.lines("metrics")) == QUICK.idle_steps
+
+
+async def test_an_engine_with_other_weights_than_the_trainer_s_ends_the_job(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        next(iter(around.engines.values())).corrupt = True
+        with pytest.raises(JobFailedError, match="holds other weights than the trainer published"):
+            await around.run()
+    unchecked = make_job(weightSync={"check": False})
+    async with team(unchecked, tmp_path / "run", store_server) as around:
+        next(iter(around.engines.values())).corrupt = True
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_a_service_that_never_comes_is_named(tmp_path: Path, store_server: Server) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        with pytest.raises(JobFailedError, match=r"trainer 2 at 127\.0\.0\.1:1"):
+            await around.run(
+                replace(QUICK, start=1), trainers=[*around.settings.trainers, "127.0.0.1:1"]
+            )
+
+
+async def test_a_trainer_s_verdict_ends_the_job(tmp_path: Path, store_server: Server) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+
+        def diverge(policy: str, step: int, index: int) -> None:
+            raise JobFailedError("the gap is 3.2")
+
+        around.trainers[0].on_group = diverge
+        with pytest.raises(JobFailedError, match=r"the gap is 3\.2"):
+            await around.run()
+
+
+async def test_a_store_that_comes_back_empty_costs_the_step_in_progress(tmp_path: Path) -> None:
+    with running() as server:
+        async with team(make_job(), tmp_path, server) as around:
+
+            def lose() -> None:
+                server.stop(signal.SIGKILL)
+                server.start()
+
+            around.workers[0].plays = once_at(2, 3, lose)
+            await around.run()
+            around.assert_trained_as_if_nothing_had_happened()
+            assert all(times == 1 for times in around.ledger.times.values())
+            assert int((await around.experience.get_state())["incarnation"]) > 1

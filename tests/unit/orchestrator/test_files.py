@@ -1,0 +1,111 @@
+"""Files of a run survive crashes, and resuming forgets what is played again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexmarl.orchestrator import checkpoint as checkpoints
+from flexmarl.orchestrator.checkpoint import Checkpoint, Saved
+from flexmarl.orchestrator.rundir import RunDir, lines
+from flexmarl.runtime.errors import InvalidJobError
+
+
+def steps_of(path: Path) -> list[int]:
+    return [line["step"] for line in lines(path)]
+
+
+def test_rewinding_forgets_the_step_and_all_after_it(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    for path in (files.metrics, files.evals, files.episodes):
+        files.append(path, [{"step": number} for number in (0, 1, 2, 2, 3)])
+    files.rewind(2, evaluated=False)
+    assert [steps_of(path) for path in (files.metrics, files.evals, files.episodes)] == [[0, 1]] * 3
+
+
+def test_rewinding_may_keep_the_evaluation_at_the_step(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    for path in (files.metrics, files.evals):
+        files.append(path, [{"step": number} for number in (0, 1, 2, 3)])
+    files.rewind(2, evaluated=True)
+    assert steps_of(files.evals) == [0, 1, 2]
+    assert steps_of(files.metrics) == [0, 1]
+
+
+def test_a_torn_last_line_is_not_read_and_goes_on_rewinding(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    files.append(files.metrics, [{"step": 0}, {"step": 1}])
+    with files.metrics.open("a") as file:
+        file.write('{"step": 2, "ti')
+    assert steps_of(files.metrics) == [0, 1]
+    files.rewind(5, evaluated=True)
+    files.append(files.metrics, [{"step": 2}])
+    assert steps_of(files.metrics) == [0, 1, 2]
+
+
+def test_progress_is_not_overwritten_by_an_older_one(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    files.progress(2, {"step": 2})
+    files.progress(1, {"step": 1})
+    assert json.loads((tmp_path / "progress.json").read_text()) == {"step": 2}
+
+
+def cursor(step: int) -> dict[str, Any]:
+    return {"position": step * 4, "records": 10}
+
+
+def save(root: Path, step: int, lineage: tuple[str, ...] = ("uid",)) -> Path:
+    directory = checkpoints.directory_of(root, step)
+    checkpoints.begin(directory)
+    (directory / "p0").mkdir(exist_ok=True)
+    (directory / "p0" / "model.safetensors").write_bytes(b"x" * step)
+    checkpoints.finish(
+        Checkpoint(directory, step, lineage),
+        {"p0": Saved(step, "sum", ("model.safetensors",))},
+        cursor(step),
+        incarnation=3,
+    )
+    return directory
+
+
+def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
+    directory = save(tmp_path, 5, ("first", "second"))
+    found = checkpoints.read(directory, ["p0"], cursor)
+    assert found == Checkpoint(directory, 5, ("first", "second"))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["incarnation"] == 3
+    assert manifest["policies"] == {
+        "p0": {
+            "version": 5,
+            "checksum": "sum",
+            "files": [{"path": "model.safetensors", "bytes": 5}],
+        }
+    }
+
+
+def test_an_incomplete_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
+    directory = save(tmp_path, 5)
+    with pytest.raises(InvalidJobError, match="has no policy 'p1'"):
+        checkpoints.read(directory, ["p0", "p1"], cursor)
+    with pytest.raises(InvalidJobError, match="records was 10 and is 11"):
+        checkpoints.read(directory, ["p0"], lambda step: cursor(step) | {"records": 11})
+    (directory / "p0" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(InvalidJobError, match=r"model\.safetensors is not the file of 5 bytes"):
+        checkpoints.read(directory, ["p0"], cursor)
+    checkpoints.begin(directory)
+    with pytest.raises(InvalidJobError, match="holds no complete checkpoint"):
+        checkpoints.read(directory, ["p0"], cursor)
+
+
+def test_only_the_newest_of_the_own_lineage_are_kept(tmp_path: Path) -> None:
+    foreign = save(tmp_path, 9, ("other",))
+    for step, lineage in ((2, ("a",)), (8, ("a",)), (3, ("a", "b")), (4, ("a", "b"))):
+        save(tmp_path, step, lineage)
+    gone = checkpoints.prune(tmp_path, 2, ("a", "b"))
+    assert [path.name for path in gone] == ["step-00000002", "step-00000008"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-00000003",
+        "step-00000004",
+        foreign.name,
+    ]
