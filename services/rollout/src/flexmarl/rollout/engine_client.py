@@ -1,6 +1,6 @@
-"""One inference engine, seen from the worker: turns pending in the same tick travel in one call.
+"""One inference engine, seen from the worker: turns pending at the same moment travel in one call.
 
-A tick is one round of the event loop. Each turn is answered as soon as the engine finishes it. A
+A moment is a few rounds of the event loop. Each turn is answered as soon as the engine finishes it. A
 turn whose caller was cancelled is aborted on the engine. Which engine takes a turn, and what is
 tried again, is decided in `flexmarl.rollout.policies`.
 """
@@ -35,6 +35,9 @@ TURNS_PER_CALL = Histogram(
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
 )
 
+QUIET_ROUNDS = 12
+"""Groups that arrive together reach their first turns within a few rounds of each other."""
+LONGEST_GATHERING_SECONDS = 0.01
 SHORT_CALL_SECONDS = 5.0
 log = structlog.get_logger()
 
@@ -61,6 +64,7 @@ class EngineClient:
         self._sent: set[str] = set()
         self._aborts: list[str] = []
         self._flushing = False
+        self._quiet = 0
         self._own = 0
         self._others = 0
 
@@ -114,11 +118,18 @@ class EngineClient:
         return stats
 
     def _flush_soon(self) -> None:
+        """Flush once the event loop has gone round without a further turn, or after the bound."""
+        self._quiet = 0
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._flush_when_quiet, loop, loop.time() + LONGEST_GATHERING_SECONDS)
 
-    def _flush(self) -> None:
+    def _flush_when_quiet(self, loop: asyncio.AbstractEventLoop, latest: float) -> None:
+        if self._quiet < QUIET_ROUNDS and loop.time() < latest:
+            self._quiet += 1
+            loop.call_soon(self._flush_when_quiet, loop, latest)
+            return
         self._flushing = False
         pending, self._pending = self._pending, {}
         for (policy, version), turns in pending.items():
