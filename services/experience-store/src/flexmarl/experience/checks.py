@@ -19,35 +19,15 @@ MAX_TOKEN_ID = (1 << 24) - 1
 """No vocabulary is this large; ids with their bytes swapped nearly always are."""
 MAX_LOGPROB = 1e-3
 """Zero, and what rounding may add to it."""
+_TINY, _HUGE = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+"""A log-prob below the one is none of a model, but one with its bytes swapped."""
 MAX_COUNTER = 1 << 53
 """Steps, incarnations and epochs stay exact in the store's scripts, which know doubles only."""
 
 
 def check_samples(samples: pb.PolicySamples) -> None:
     """InvalidRequestError, naming the sequence, unless every rule holds for every sequence."""
-    ids, masks, logprobs, ends, seen = [], [], [], [0], set()
-    for sequence in samples.sequences:
-        token_ids, mask, probs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
-        length = len(mask)
-        if sequence.id in seen:
-            raise _wrong(sequence, f"appears twice in policy {samples.policy!r}")
-        seen.add(sequence.id)
-        if len(token_ids) != 4 * length or len(probs) != 4 * length:
-            raise _wrong(
-                sequence,
-                f"bytes of {len(token_ids) / 4:g} token ids, {length} mask values and "
-                f"{len(probs) / 4:g} log-probs; there must be as many of each",
-            )
-        _check_turns(sequence, mask)
-        if sequence.HasField("reward") and not math.isfinite(sequence.reward):
-            raise _wrong(sequence, f"reward is {sequence.reward}")
-        ids.append(token_ids)
-        masks.append(mask)
-        logprobs.append(probs)
-        ends.append(ends[-1] + length)
-    if not seen:
-        return
-    _check_arrays(samples.sequences, ends, b"".join(ids), b"".join(masks), b"".join(logprobs))
+    _check_sequences(samples.sequences)
 
 
 def check_group(
@@ -66,14 +46,16 @@ def check_group(
             f"group {name} carries policies {sorted(given)}; "
             f"it must carry each of {sorted(policies)} once, empty where one took no turn"
         )
-    oldest = max(0, group.step - max_staleness)
+    oldest, sequences = max(0, group.step - max_staleness), []
     for samples in request.policies:
-        if samples.sequences:
-            _check_versions(name, samples, oldest, group.step)
+        if not samples.sequences:
+            continue
+        _check_versions(name, samples, oldest, group.step)
         for sequence in samples.sequences:
             if not sequence.id.startswith(f"{name}/{sequence.episode}/{sequence.agent}/"):
                 raise _wrong(sequence, f"is not {name}/EPISODE/AGENT/SEQ, where it is stored")
-        check_samples(samples)
+            sequences.append(sequence)
+    _check_sequences(sequences)
 
 
 def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: int) -> None:
@@ -93,13 +75,39 @@ def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: i
                     raise refuse(f"sequence {sequence.id}", span.version)
 
 
+def _check_sequences(sequences: Sequence[pb.Sequence]) -> None:
+    ids, masks, logprobs, seen = [], [], [], set()
+    for sequence in sequences:
+        token_ids, mask, probs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
+        length = len(mask)
+        if len(token_ids) != 4 * length or len(probs) != 4 * length:
+            raise _wrong(
+                sequence,
+                f"bytes of {len(token_ids) / 4:g} token ids, {length} mask values and "
+                f"{len(probs) / 4:g} log-probs; there must be as many of each",
+            )
+        _check_turns(sequence, mask)
+        if sequence.HasField("reward") and not math.isfinite(sequence.reward):
+            raise _wrong(sequence, f"reward is {sequence.reward}")
+        seen.add(sequence.id)
+        ids.append(token_ids)
+        masks.append(mask)
+        logprobs.append(probs)
+    if len(seen) != len(sequences):
+        names = [sequence.id for sequence in sequences]
+        raise _wrong(next(s for s in sequences if names.count(s.id) > 1), "appears twice")
+    if seen:
+        _check_arrays(sequences, b"".join(ids), b"".join(masks), b"".join(logprobs))
+
+
 def _check_turns(sequence: pb.Sequence, mask: bytes) -> None:
     last = sampled = 0
     for turn in sequence.turns:
         start, end = turn.start, turn.end
+        length = end - start
         if not last <= start <= end <= len(mask):
             raise _wrong(sequence, f"turn [{start}, {end}) after {last} in {len(mask)} tokens")
-        if mask.count(1, start, end) != end - start:
+        if mask.count(1, start, end) != length:
             raise _wrong(sequence, f"the mask is not 1 throughout the turn [{start}, {end})")
         if turn.finish_reason not in FINISH_REASONS:
             raise _wrong(
@@ -115,34 +123,45 @@ def _check_turns(sequence: pb.Sequence, mask: bytes) -> None:
             if span.start != at or span.end <= at:
                 raise _wrong(sequence, f"version span [{span.start}, {span.end}) after {at}")
             at = span.end
-        if at != end - start:
-            raise _wrong(sequence, f"version spans cover {at} of {end - start} sampled tokens")
-        sampled += end - start
+        if at != length:
+            raise _wrong(sequence, f"version spans cover {at} of {length} sampled tokens")
+        sampled += length
         last = end
-    if not sequence.turns:
+    if not last and not sequence.turns:
         raise _wrong(sequence, "has no turn")
     if mask.count(1) != sampled or mask.count(0) != len(mask) - sampled:
         raise _wrong(sequence, f"the mask is not 0 outside of its {sampled} sampled tokens")
 
 
 def _check_arrays(
-    sequences: Sequence[pb.Sequence], ends: list[int], ids: bytes, mask: bytes, logprobs: bytes
+    sequences: Sequence[pb.Sequence], ids: bytes, mask: bytes, logprobs: bytes
 ) -> None:
-    """Token ids and log-probs of all sequences laid end to end, cut at `ends`."""
+    """Token ids and log-probs of all sequences laid end to end."""
     tokens = np.frombuffer(ids, "<u4")  # unsigned: a negative id is a huge one
     probs = np.frombuffer(logprobs, "<f4")
     masked = np.frombuffer(mask, np.bool_)
+    if not tokens.size:
+        return
+    nonzero = probs != 0
+    tiny = nonzero & (np.abs(probs) < _TINY)
+    outside = nonzero & ~masked
+    if (
+        tokens.max() <= MAX_TOKEN_ID
+        and -_HUGE <= probs.min() <= probs.max() <= MAX_LOGPROB  # false for nan
+        and not tiny.any()
+        and not outside.any()
+    ):
+        return
+    ends = np.cumsum([0, *(len(sequence.loss_mask) for sequence in sequences)])
     for what, values, wrong in (
-        ("token id", tokens, tokens > MAX_TOKEN_ID),
-        ("log-prob", probs, ~(np.isfinite(probs) & (probs <= MAX_LOGPROB))),
-        ("log-prob", probs, (probs != 0) & (np.abs(probs) < np.finfo(np.float32).tiny)),
-        ("log-prob outside of the mask", probs, ~masked & (probs != 0)),
+        ("token id", tokens.view("<i4"), tokens > MAX_TOKEN_ID),
+        ("log-prob", probs, ~(np.isfinite(probs) & (probs <= MAX_LOGPROB)) | tiny),
+        ("log-prob outside of the mask", probs, outside),
     ):
         if wrong.any():
             at = int(wrong.argmax())
             which = int(np.searchsorted(ends, at, side="right")) - 1
-            value = values.view("<i4")[at] if values is tokens else values[at]
-            raise _wrong(sequences[which], f"{what} {value} at position {at - ends[which]} is none")
+            raise _wrong(sequences[which], f"{what} {values[at]} at position {at - ends[which]}")
 
 
 def _wrong(sequence: pb.Sequence, what: str) -> InvalidRequestError:

@@ -121,7 +121,7 @@ class ExperienceClient:
         request = pb.AppendGroupRequest(
             id=group_id_to_wire(group),
             task_id=task_id,
-            policies=[to_wire(each) for each in samples],
+            policies=[to_wire(each, check=False) for each in samples],
         )
         if (size := request.ByteSize()) > MAX_GROUP_BYTES:
             raise InvalidRequestError(

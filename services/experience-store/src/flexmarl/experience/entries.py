@@ -47,47 +47,39 @@ class Name:
         return f"{int(left)}-{int(right)}"
 
 
-def encode(
-    group: pb.GroupId, task_id: str, samples: pb.PolicySamples
-) -> tuple[int, list[bytes | str | int]]:
+def encode(group: pb.GroupId, task_id: str, samples: pb.PolicySamples) -> tuple[int, list[bytes]]:
     """The payload's size in bytes; fields and values in turn, ready for XADD."""
     payload = samples.SerializeToString()
     size = len(payload)
-    fields: list[bytes | str | int] = [
-        "meta:incarnation", group.incarnation,
-        "meta:step", group.step,
-        "meta:index", group.index,
-        "meta:version", samples.version,
-        "meta:task", task_id,
-        "status:ready", (size + CHUNK_BYTES - 1) // CHUNK_BYTES,
-        "status:xxh3", _checksum(group, task_id, payload),
-    ]  # fmt: skip
-    for number, start in enumerate(range(0, size, CHUNK_BYTES)):
-        fields += (f"data:{number}", payload[start : start + CHUNK_BYTES])
+    meta = f"{group.incarnation} {group.step} {group.index} {samples.version} {task_id}".encode()
+    chunks = (size + CHUNK_BYTES - 1) // CHUNK_BYTES
+    status = b"%d %s" % (chunks, _checksum(meta, payload))
+    fields = [b"meta", meta, b"status", status]
+    for number in range(chunks):
+        start = number * CHUNK_BYTES
+        fields += (b"data:%d" % number, payload[start : start + CHUNK_BYTES])
     return size, fields
 
 
 def decode(fields: Mapping[bytes, bytes]) -> pb.LeasedGroup:
     """The group that was stored; UndecodableError when it is another or only a part of one."""
     try:
-        group = pb.LeasedGroup(
-            id=pb.GroupId(
-                incarnation=int(fields[b"meta:incarnation"]),
-                step=int(fields[b"meta:step"]),
-                index=int(fields[b"meta:index"]),
-            ),
-            task_id=fields[b"meta:task"].decode(),
-        )
-        chunks = [fields[b"data:%d" % number] for number in range(int(fields[b"status:ready"]))]
+        meta = fields[b"meta"]
+        count, checksum = fields[b"status"].split(b" ")
+        chunks = [fields[b"data:%d" % number] for number in range(int(count))]
         payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if fields[b"status:xxh3"].decode() != _checksum(group.id, group.task_id, payload):
-            raise UndecodableError("the checksum is another one")
-        group.samples.ParseFromString(payload)
+        if checksum != _checksum(meta, payload):
+            raise UndecodableError("its checksum is another one")
+        incarnation, step, index, _version, task_id = meta.split(b" ", maxsplit=4)
+        return pb.LeasedGroup(
+            id=pb.GroupId(incarnation=int(incarnation), step=int(step), index=int(index)),
+            task_id=task_id.decode(),
+            samples=pb.PolicySamples.FromString(payload),
+        )
     except KeyError as error:
-        raise UndecodableError(f"there is no field {error.args[0]!r}") from error
+        raise UndecodableError(f"it has no field {error.args[0].decode()}") from error
     except (ValueError, DecodeError) as error:
         raise UndecodableError(str(error)) from error
-    return group
 
 
 def remains(fields: Mapping[bytes, bytes]) -> list[bytes]:
@@ -98,7 +90,7 @@ def remains(fields: Mapping[bytes, bytes]) -> list[bytes]:
     return kept
 
 
-def _checksum(group: pb.GroupId, task_id: str, payload: bytes) -> str:
-    digest = xxhash.xxh3_64(f"{group.incarnation}/{group.step}/{group.index}/{task_id}".encode())
+def _checksum(meta: bytes, payload: bytes) -> bytes:
+    digest = xxhash.xxh3_64(meta)
     digest.update(payload)
-    return digest.hexdigest()
+    return digest.hexdigest().encode()

@@ -163,7 +163,7 @@ class Store:
         except FullError:
             APPENDS.labels("full").inc()
             raise
-        APPENDS.labels(outcome.decode()).inc()
+        APPENDS.labels(_text(outcome)).inc()
         _refuse_fenced("incarnation", group.incarnation, outcome, rest)
         if outcome == b"duplicate":
             return False
