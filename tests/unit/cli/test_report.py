@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.cli.odd import ODD_LINES
 from tests.unit.cli.runs import episode, lines, write_run
 
 from flexmarl.cli.report.page import render, write_report
@@ -91,21 +92,7 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
     assert "engine &lt;died&gt;" in write_report(RunData(root), None).read_text()
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=5,
-)
-ODD = st.fixed_dictionaries(
-    {"step": st.integers(-3, 10**6) | JSON},
-    optional={
-        key: JSON | st.dictionaries(st.sampled_from(["solver", "step", "rollout", "prompt"]), JSON)
-        for key in ("agents", "policies", "seconds", "tokens", "turns", "task", "outcome")
-    },
-)
-
-
-@given(st.lists(ODD, max_size=4))
+@given(st.lists(ODD_LINES, max_size=4))
 def test_no_content_is_too_odd_for_a_report(
     tmp_path_factory: pytest.TempPathFactory, values: list[object]
 ) -> None:

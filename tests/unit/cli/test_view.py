@@ -1,10 +1,15 @@
 import io
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
+from tests.unit.cli.odd import ODD_LINES
 from tests.unit.cli.runs import evaluation, metric, progress, write_run
 
+from flexmarl.cli.commands.episodes import transcript
 from flexmarl.cli.rundata import RunData
 from flexmarl.cli.view import (
     binned,
@@ -59,6 +64,22 @@ def test_a_policy_without_numbers_shows_dashes(tmp_path: Path) -> None:
     assert [line.split()[:3] for line in shown(run, "Running") if line.startswith(" a ")] == [
         ["a", "-", "-"]
     ]
+
+
+@given(st.lists(ODD_LINES, min_size=1, max_size=4))
+def test_no_content_is_too_odd_to_show(
+    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, object]]
+) -> None:
+    root = tmp_path_factory.mktemp("run")
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        (root / name).write_text("".join(json.dumps(value) + "\n" for value in values))
+    run = RunData(root)
+    run.refresh()
+    assert shown(run, "Running")
+    for value in values:
+        assert "\n" not in step_line(value, 0)
+        assert eval_line(value)
+        assert transcript(value, prompts=True)
 
 
 def test_one_step_is_one_line() -> None:

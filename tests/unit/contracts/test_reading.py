@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.contracts.jobs import good
 
@@ -219,7 +219,6 @@ def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
             yield from places(value, (*path, key))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(list(places(good()))[1:]), ANYTHING), max_size=4))
 def test_no_value_anywhere_makes_a_traceback(
     file: Path, changes: list[tuple[tuple[str | int, ...], Any]]

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from flexmarl.cli.commands import episodes, export, report, run, serve, status, validate, version
-from flexmarl.cli.console import FAILED, INVALID, CommandError, warn
+from flexmarl.cli.console import FAILED, INTERRUPTED, INVALID, CommandError, warn
 
 HELP = """Train teams of language-model agents by reinforcement learning.
 
@@ -37,6 +37,8 @@ class Commands(TyperGroup):
         except JobFileError as error:
             warn(str(error))
             raise typer.Exit(INVALID) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader, `head` for one, has seen enough
             raise typer.Exit(0) from None
         except Exception as error:

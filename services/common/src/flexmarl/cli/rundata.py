@@ -154,6 +154,12 @@ def number(line: Any, *keys: str) -> float | None:
     return line if abs(line) < float("inf") else None  # false for NaN, too
 
 
+def mapping(line: Any, key: str) -> Line:
+    """The mapping at `key`, empty when there is none."""
+    value = line.get(key) if isinstance(line, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
 def parse_object(text: bytes) -> Line | None:
     """The JSON object in `text`; None when it holds none."""
     try:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flexmarl.cli.console import printable
-from flexmarl.cli.rundata import Line, RunData, number
+from flexmarl.cli.rundata import Line, RunData, mapping, number
 from flexmarl.cli.words import NONE, amount, decimal, duration, percent
 
 TREND_WIDTH = 20
@@ -82,8 +82,7 @@ def _agents(run: RunData) -> Table:
 def result_table(run: RunData) -> Table:
     """Per policy what the training made of it, as in summary.json."""
     table = _table("policy", "version", "held out before", "after", "reward first", "last")
-    policies = (run.summary or {}).get("policies")
-    for policy, result in (policies if isinstance(policies, dict) else {}).items():
+    for policy, result in mapping(run.summary, "policies").items():
         version = number(result, "version")
         table.add_row(
             printable(policy),
@@ -129,7 +128,7 @@ def _costs(metrics: Sequence[Line]) -> Text:
         seconds = number(last, "seconds", name)
         if seconds is not None and (seconds or name != "checkpoint"):
             parts.append(f"{name} {seconds:.2f} s")
-    unscored = sum(int(number(a, "unscorable") or 0) for a in (last.get("agents") or {}).values())
+    unscored = sum(int(number(a, "unscorable") or 0) for a in mapping(last, "agents").values())
     text = Text("   ".join(parts), style="dim")
     if unscored:
         text.append(f"\n{unscored} of the last step not scored", style="yellow")
@@ -187,12 +186,12 @@ def step_line(line: Line, steps: int) -> str:
     """One finished step in one line."""
     done = int(number(line, "step") or 0) + 1
     parts = [f"step {done:>{len(str(steps))}}/{steps or '?'}"]
-    for agent, score in (line.get("agents") or {}).items():
+    for agent, score in mapping(line, "agents").items():
         reward, accuracy = number(score, "reward"), number(score, "accuracy")
         parts.append(f"{agent} {decimal(reward)} ({percent(accuracy)})")
     parts.append(f"{amount(tokens_per_second(line))} tokens/s")
     parts.append(duration(number(line, "seconds", "step")))
-    return "  ".join(parts)
+    return "  ".join(parts).replace("\n", " ")
 
 
 def eval_line(line: Line) -> str:
@@ -200,6 +199,6 @@ def eval_line(line: Line) -> str:
     version = int(number(line, "step") or 0)
     scores = [
         f"{agent} {percent(number(score, 'accuracy'))}"
-        for agent, score in (line.get("agents") or {}).items()
+        for agent, score in mapping(line, "agents").items()
     ]
     return "  ".join([f"held out, version {version}:", *scores])

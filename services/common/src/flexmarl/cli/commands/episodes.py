@@ -8,7 +8,7 @@ import typer
 
 from flexmarl.cli.commands.arguments import RunArgument
 from flexmarl.cli.console import CommandError, printable
-from flexmarl.cli.rundata import Line, RunData, number
+from flexmarl.cli.rundata import Line, RunData, mapping, number
 from flexmarl.cli.words import NONE, decimal
 
 AGENT_STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -67,8 +67,7 @@ def transcript(line: Line, *, prompts: bool) -> list[Any]:
     """One episode as rich texts, one per block."""
     from rich.text import Text
 
-    given = line.get("agents")
-    agents: list[str] = list(given) if isinstance(given, dict) else []
+    agents = list(mapping(line, "agents"))
     styles = dict(zip(agents, AGENT_STYLES * len(agents), strict=False))
     head = Text()
     head.append(f"step {int(number(line, 'step') or 0) + 1}", style="bold")
@@ -83,11 +82,11 @@ def transcript(line: Line, *, prompts: bool) -> list[Any]:
         style = "dim" if reward is None else "green" if reward > 0 else "red"
         head.append(f"  {printable(agent)} {NONE if reward is None else decimal(reward)}", style)
     blocks = [head]
-    task = line.get("task")
-    for key, value in task.items() if isinstance(task, dict) else ():
+    for key, value in mapping(line, "task").items():
         if isinstance(value, str | int | float):
             blocks.append(_block(str(key), str(value), "dim"))
-    for turn in line.get("turns") or ():
+    turns = line.get("turns")
+    for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, dict):
             blocks += _turn(turn, styles, prompts)
     return blocks

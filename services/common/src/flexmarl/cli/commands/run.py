@@ -44,12 +44,16 @@ def command(
     file = checked_job(job, overrides or ())
     for problem in file.warnings:
         warn(f"warning: {problem}")
-    root = run_dir or Path("runs") / file.job.metadata.name
+    root = run_dir or default_dir(file)
     if not prepare(root, file, resume=resume, replace=replace):
         say(f"{root} is complete: there is nothing to resume. Raise spec.steps to train on.")
         return
     keep_job(root, file)
     leave(_play(file, root, resume=resume, plain=plain))
+
+
+def default_dir(file: JobFile) -> Path:
+    return Path("runs") / file.job.metadata.name
 
 
 def _play(file: JobFile, root: Path, *, resume: bool, plain: bool) -> int:
@@ -71,7 +75,8 @@ def _play(file: JobFile, root: Path, *, resume: bool, plain: bool) -> int:
                 on_event=shown.event,
             )
     except KeyboardInterrupt:
-        warn(f"Interrupted. Go on with: flexmarl run {file.path} --resume")
+        elsewhere = "" if root == default_dir(file) else f" --run-dir {root}"
+        warn(f"Interrupted. Go on with: flexmarl run {file.path}{elsewhere} --resume")
         return INTERRUPTED
     data = RunData(root)
     data.refresh()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flexmarl.cli.commands.arguments import RunArgument
-from flexmarl.cli.rundata import RunData
+from flexmarl.cli.rundata import RunData, number
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
         return
     seconds = data.seconds
     if seconds is not None and data.phase in ("Running", "Evaluating") and data.metrics:
-        seconds += max(0.0, time.time() - float(data.metrics[-1].get("time") or time.time()))
+        seconds += max(0.0, time.time() - (number(data.metrics[-1], "time") or time.time()))
     console = Console(highlight=False)
     console.print(overview(data, phase=data.phase, elapsed=seconds))
     console.print(f"[dim]{data.root}[/dim]" if console.is_terminal else str(data.root))

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from flexmarl.cli.console import printable
-from flexmarl.cli.rundata import Line, number
+from flexmarl.cli.rundata import Line, mapping, number
 from flexmarl.cli.words import NONE, decimal
 
 LONGEST_TEXT = 4000
@@ -28,7 +28,7 @@ def first_and_last(episodes: Sequence[Line], count: int) -> tuple[list[Line], li
 def episode_card(line: Line) -> str:
     step = int(number(line, "step") or 0) + 1
     outcome = str(line.get("outcome", "ok"))
-    chips = "".join(_chip(agent, line["agents"][agent]) for agent in _mapping(line, "agents"))
+    chips = "".join(_chip(agent, line["agents"][agent]) for agent in mapping(line, "agents"))
     if outcome != "ok":
         chips += f'<span class="chip bad">{text_of(outcome)}</span>'
     turns = line.get("turns")
@@ -86,8 +86,3 @@ def _chip(agent: str, reward: Any) -> str:
     kind = "" if value is None else "good" if value > 0 else "bad"
     shown = NONE if value is None else decimal(value).rstrip("0").rstrip(".")
     return f'<span class="chip {kind}">{text_of(agent)} {shown}</span>'
-
-
-def _mapping(line: Line, key: str) -> dict[str, Any]:
-    value = line.get(key)
-    return value if isinstance(value, dict) else {}
