@@ -15,7 +15,8 @@ from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
-from flexmarl.runtime.errors import JobFailedError, UnavailableError
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.runtime.errors import FencedError, JobFailedError, UnavailableError
 
 
 def once_at(step: int, index: int, action: Callable[[], None]) -> Callable[[Any], None]:
@@ -145,17 +146,45 @@ async def test_a_restarted_orchestrator_takes_over_in_the_middle_of_a_step(
         assert len(again) == 300 - before
 
 
-async def test_an_orchestrator_that_died_before_it_wrote_the_step_down_trains_nothing_twice(
-    tmp_path: Path, store_server: Server
+@pytest.mark.parametrize("moment", ["before the state", "before the close"])
+async def test_an_orchestrator_that_died_at_the_end_of_a_step_trains_nothing_twice(
+    tmp_path: Path, store_server: Server, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    class CrashError(Exception):
+        pass
+
+    async def put_state(self: ExperienceClient, incarnation: int, fields: dict[str, str]) -> None:
+        ends = fields.get("step") == "2"
+        if not ends or moment == "before the close":
+            await put(self, incarnation, fields)
+        if ends:
+            raise CrashError
+
     async with team(make_job(), tmp_path, store_server) as around:
-        await stop_at(around, 2, 0)
-        state = await around.experience.get_state()
-        # As if the end of step 1 had never been noted.
-        await around.experience.put_state(int(state["incarnation"]), {"step": "2"})
+        put = ExperienceClient.put_state
+        with monkeypatch.context() as patch:
+            patch.setattr(ExperienceClient, "put_state", put_state)
+            with pytest.raises(CrashError):
+                await around.run()
         await around.run()
         around.assert_trained_as_if_nothing_had_happened()
         assert all(times == 1 for times in around.ledger.times.values())
+
+
+async def test_a_second_orchestrator_silences_the_first(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        reached = asyncio.Event()
+        around.workers[0].plays = once_at(2, 0, reached.set)
+        around.workers[0].seconds = 0.3
+        first = asyncio.ensure_future(around.run())
+        await reached.wait()
+        second = asyncio.ensure_future(around.run())
+        with pytest.raises(FencedError):
+            await first
+        await second
+        around.assert_trained_as_if_nothing_had_happened()
 
 
 async def test_a_resumed_job_goes_on_with_the_very_same_sequence(

@@ -195,6 +195,8 @@ class Run:
         then nothing of it can be played again, so the store must hold all of it."""
         step = self._position.step
         found = await self._services.experience.stored(step)
+        if found.closed:
+            raise StateLostError(f"the store has closed step {step}, at which the job stands")
         lacking = self._job.spec.batch.tasks_per_step - len(found.indexes)
         ahead = [name for name, weights in training.weights.items() if weights.version > step]
         if ahead and lacking:
