@@ -1,0 +1,1 @@
+"""`flexmarl bench`: the services measured against plain code, alternately, in one run."""
