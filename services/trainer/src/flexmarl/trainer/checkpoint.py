@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flexmarl.tensors.torch_bridge import checksum_of
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flexmarl.models.causal_lm import save_model
 from flexmarl.runtime.errors import InvalidRequestError
-from flexmarl.trainer.export import OPTIMIZER, STATE, WEIGHTS, sync, verified_state
+from flexmarl.tensors.layout import WEIGHTS
+from flexmarl.tensors.torch_bridge import checksum_of
+from flexmarl.trainer.export import MODEL, OPTIMIZER, STATE, sync, verified_state
 from flexmarl.trainer.policy import TrainedPolicy
 
 FORMAT = 1
-_WEIGHTS_PREFIX = "weights/"
 
 
 def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> list[str]:
@@ -79,9 +79,9 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
         raise InvalidRequestError(
             f"{directory}: a checkpoint of policy {saved['policy']!r}, not {policy.spec.name!r}"
         )
-    weights = _read(directory / WEIGHTS)
+    weights = _read(directory / MODEL)
     wanted = weights_of(policy.state())
-    state = {f"weights/{name}": weights[name] for name in wanted if name in weights}
+    state = {WEIGHTS + name: weights[name] for name in wanted if name in weights}
     state |= {f"optimizer/{n}": tensor for n, tensor in _read(directory / OPTIMIZER).items()}
     try:
         policy.restore(saved["version"], state)
@@ -92,7 +92,7 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
     checksum = checksum_of(weights_of(policy.state()))
     if checksum != saved["checksum"]:
         raise InvalidRequestError(
-            f"{directory / WEIGHTS}: damaged: checksum {checksum}, saved was {saved['checksum']}"
+            f"{directory / MODEL}: damaged: checksum {checksum}, saved was {saved['checksum']}"
         )
     return dict(saved["metadata"])
 
@@ -100,9 +100,9 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
 def weights_of(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The part that is published, by state-dict name."""
     return {
-        name.removeprefix(_WEIGHTS_PREFIX): tensor
+        name.removeprefix(WEIGHTS): tensor
         for name, tensor in state.items()
-        if name.startswith(_WEIGHTS_PREFIX)
+        if name.startswith(WEIGHTS)
     }
 
 

@@ -13,7 +13,7 @@ from flexmarl.runtime.errors import InvalidRequestError, NotFoundError
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
-WEIGHTS = "model.safetensors"
+MODEL = "model.safetensors"
 TRAINER_ONLY = frozenset({STATE, OPTIMIZER})
 
 

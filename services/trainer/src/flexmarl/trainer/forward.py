@@ -24,7 +24,7 @@ class Forward:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
         self._head, self._body = _split(model)
-        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self.vocabulary = len(cast(torch.Tensor, model.get_input_embeddings().weight))
         self.batch_tokens = _batch_tokens(model)
         """Padded tokens of one batch that fit the memory bound."""
 
@@ -40,7 +40,7 @@ class Forward:
         else:
             states = self._body(input_ids=inputs, use_cache=False).last_hidden_state
         picked = states.flatten(0, 1).index_select(0, flat)
-        return token_logprobs(picked, self._head, targets, temperatures, self._vocabulary)
+        return token_logprobs(picked, self._head, targets, temperatures, self.vocabulary)
 
 
 def _split(model: PreTrainedModel) -> tuple[Head, Any]:
@@ -48,7 +48,7 @@ def _split(model: PreTrainedModel) -> tuple[Head, Any]:
 
     Some architectures scale or cap their logits after the head; one small forward pass shows it.
     """
-    head = model.get_output_embeddings()
+    head = cast(Any, model).get_output_embeddings()
     body = getattr(model, model.base_model_prefix, None)
     if head is None or body is None:
         return _identity, None
@@ -67,7 +67,7 @@ def _identity(logits: torch.Tensor) -> torch.Tensor:
 
 def _batch_tokens(model: PreTrainedModel) -> int:
     config = model.config.get_text_config()
-    layers, hidden = config.num_hidden_layers, config.hidden_size
+    layers, hidden = int(config.num_hidden_layers), int(config.hidden_size)
     # About 34 values per hidden unit, layer and token stay for the backward pass.
     per_token = 34 * layers * hidden * model.dtype.itemsize
     return max(1, min(MAX_BATCH_TOKENS, ACTIVATION_BYTES // per_token))

@@ -12,9 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from flexmarl.contracts.job import PolicySpec
-from flexmarl.models.causal_lm import named_weights
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.runtime.errors import JobFailedError
+from flexmarl.tensors.layout import WEIGHTS
+from flexmarl.tensors.torch_bridge import named_tensors
 from flexmarl.trainer.accumulate import Sums
 from flexmarl.trainer.batch import Batch, Example, pad, plan
 from flexmarl.trainer.forward import Forward
@@ -41,8 +42,7 @@ class TrainedPolicy:
     def begin(self) -> None:
         """Forget gradients of an abandoned step, restore the policy's random state."""
         torch.set_rng_state(self.random_state)
-        self._optimizer.zero_grad(set_to_none=True)
-        self.model.zero_grad(set_to_none=True)
+        self._forget_gradients()
 
     def fold(self, examples: Sequence[Example]) -> Sums:
         """Add the gradient of the examples' summed loss; returns their sums.
@@ -81,15 +81,16 @@ class TrainedPolicy:
         self._optimizer.step()
         self.updates += 1
         self.publish_masters()
-        self.begin()
+        self.random_state = torch.get_rng_state()
+        self._forget_gradients()
         return {"grad_norm": norm.item(), "lr": rate}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that a later process needs to go on bit for bit: views, not copies.
 
-        `weights/<state dict name>` as the engines load them, `optimizer/...` for the trainer alone.
+        `weights/<state dict name>` as engines load them, `optimizer/...` for the trainer alone.
         """
-        state = {f"weights/{name}": tensor for name, tensor in named_weights(self.model).items()}
+        state = {WEIGHTS + n: tensor.detach() for n, tensor in named_tensors(self.model).items()}
         for name, master in self.masters.items():
             if master is not self.model.get_parameter(name):
                 state[f"optimizer/master/{name}"] = master.data
@@ -173,6 +174,11 @@ class TrainedPolicy:
         if torch.is_grad_enabled():
             terms.loss.sum().backward()  # type: ignore[no-untyped-call]
         return Sums(len(fresh), len(batch.ids), *measured)
+
+    def _forget_gradients(self) -> None:
+        for master in self.masters.values():
+            master.grad = None
+        self.model.zero_grad(set_to_none=True)
 
     def _adamw(self) -> torch.optim.AdamW:
         training = self.spec.training

@@ -1,0 +1,70 @@
+"""What may be trained: the rules a leased group has to keep, and the bound on log-prob gaps. Pure.
+
+The store keeps these rules too. They are checked again here because a token trained against the
+wrong version is never noticed later: training goes on, only worse.
+"""
+
+from flexmarl.contracts.job import EngineKind, MARLJobSpec
+from flexmarl.experience.samples import LeasedGroup
+from flexmarl.runtime.errors import JobFailedError
+from flexmarl.trainer.accumulate import StepTotals
+
+
+def check_group(group: LeasedGroup, policy: str, step: int, groups: int, vocabulary: int) -> None:
+    """JobFailedError unless `group` is one of the `groups` of this step, all of its own version."""
+    where = f"policy {policy}, step {step}: group {group.id}"
+    samples = group.samples
+    if samples.policy != policy or group.id.step != step:
+        raise JobFailedError(
+            f"{where} is of policy {samples.policy}, step {group.id.step}: the store mixed them up"
+        )
+    if group.id.index >= groups:
+        raise JobFailedError(f"{where} has an index beyond the step's {groups} groups")
+    if not samples.sequences:
+        return
+    versions = {samples.version}
+    for sequence in samples.sequences:
+        for turn in sequence.turns:
+            versions.update(span.version for span in turn.versions)
+        if sequence.turns and sequence.turns[0].start == 0:
+            raise JobFailedError(f"{where}: sequence {sequence.id} has no prompt to sample from")
+        if int(sequence.token_ids.max(initial=0)) >= vocabulary:
+            raise JobFailedError(
+                f"{where}: sequence {sequence.id} has token {sequence.token_ids.max()}, the model "
+                f"{vocabulary} embeddings: another policy's tokenizer?"
+            )
+    if versions != {step}:
+        raise JobFailedError(
+            f"{where} has tokens of version {', '.join(map(str, sorted(versions)))}; "
+            f"on policy every token of step {step} comes from version {step}"
+        )
+
+
+def incomparable_agents(spec: MARLJobSpec, policy: str) -> dict[str, str]:
+    """Agents whose sampling log-probs are not of the policy's whole distribution, and why."""
+    if spec.policy(policy).engine.kind is EngineKind.SCRIPTED:
+        return {agent.name: "scripted engine" for agent in spec.agents_of(policy)}
+    reasons = {}
+    for agent in spec.agents_of(policy):
+        sampling = agent.sampling
+        if sampling.temperature == 0:
+            reasons[agent.name] = "temperature 0"
+        elif sampling.top_p < 1:
+            reasons[agent.name] = f"top_p {sampling.top_p:g}"
+        elif sampling.top_k:
+            reasons[agent.name] = f"top_k {sampling.top_k}"
+    return reasons
+
+
+def check_gap(totals: StepTotals, policy: str, step: int, bound: float) -> None:
+    """JobFailedError when training and sampling disagree by more than `bound` on average."""
+    if totals.gap_mean <= bound:
+        return
+    raise JobFailedError(
+        f"policy {policy}, step {step}: training and sampling log-probs differ by "
+        f"{totals.gap_mean:.3g} on average over {totals.sums.compared:.0f} tokens (at most "
+        f"{totals.sums.gap_max:.3g}); training.maxLogprobGap is {bound:g}. The engine does not "
+        "sample from the weights that are trained. Likely causes: weights not in sync after the "
+        "last step (see weightSync.check), log-probs taken before temperature, top-p or top-k, or "
+        "numeric differences of a low-precision dtype (try float32, or raise the bound)"
+    )

@@ -1,0 +1,123 @@
+"""Where the state of the policies in training lives between two calls: shared memory, or files.
+
+The committed version in shared memory survives this process. A version is committed by one flip,
+weights, optimizer and the step's metrics together, so a step is in the state or it is not.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.models.causal_lm import build_model
+from flexmarl.models.tokenizer import load_tokenizer
+from flexmarl.runtime.errors import NotFoundError
+from flexmarl.runtime.seeds import derive_seed
+from flexmarl.runtime.settings import Settings
+from flexmarl.tensors.holding import set_name
+from flexmarl.tensors.sets import Commit, TensorSet
+from flexmarl.tensors.torch_bridge import as_tensors, commit, layout_of
+from flexmarl.trainer import checkpoint
+from flexmarl.trainer.policy import TrainedPolicy
+from flexmarl.trainer.warm_start import warm_start
+
+log = structlog.get_logger()
+
+PARKED_BYTES = 1 << 30
+"""Models of policies that are not bound now are kept up to this size, so that a swap is a copy."""
+
+
+@dataclass(slots=True)
+class Resident:
+    """A policy in this process together with its place in shared memory."""
+
+    policy: TrainedPolicy
+    tensors: TensorSet
+    commit: Commit
+    sound: bool = True
+    """Whether the policy in this process is the committed one, or on its way from it: no longer
+    from the optimizer's step until its commit."""
+
+    def publish(self, version: int, metadata: dict[str, Any]) -> None:
+        """Commit the policy's state as `version`: all of it or, killed at any point, none."""
+        self.commit = commit(self.tensors, version, self.policy.state(), metadata)
+        self.policy.version = version
+
+
+def serves(found: Commit, version: int, *, discard: bool) -> bool:
+    """Whether a committed state is what a binding at `version` asks for."""
+    return found.version == version or (found.version > version and not discard)
+
+
+class Home:
+    """Finds, makes and parks states. Everything here blocks: call it in the compute thread."""
+
+    def __init__(self, spec: MARLJobSpec, settings: Settings) -> None:
+        self._spec, self._settings = spec, settings
+        self._parked: dict[str, tuple[TrainedPolicy, Commit]] = {}
+
+    def take(self, name: str, version: int, directory: str, *, discard: bool) -> Resident:
+        """The policy's state at `version` or, unless `discard`, later: what Bind promises.
+
+        NotFoundError: neither shared memory nor `directory` has it and it is not version 0.
+        """
+        policy, parked = self._parked.pop(name, (None, None))
+        fresh = policy is None
+        if policy is None:
+            policy = self._build(name)
+        tensors = TensorSet.create(
+            self._settings.shm_dir,
+            set_name(self._settings.job_uid, name),
+            layout_of(policy.state()),
+        )
+        try:
+            found = tensors.committed()
+            if found is not None and serves(found, version, discard=discard):
+                if found != parked:
+                    self._restore(policy, tensors, found)
+                return Resident(policy, tensors, found)
+            unsaved = Commit(version, "", {})
+            if directory:
+                metadata = checkpoint.load(policy, Path(directory))
+                if policy.version != version:
+                    raise NotFoundError(
+                        f"{directory}: version {policy.version} of policy {name}, not {version}"
+                    )
+                log.info("state read", policy=name, version=version, checkpoint=directory)
+            elif version == 0:
+                policy, metadata = policy if fresh else self._build(name), {}
+                if policy.spec.training.warm_start is not None:
+                    warm_start(policy, self._spec, self._settings.base_dir)
+            else:
+                raise NotFoundError(
+                    f"policy {name}: version {version} is neither in shared memory nor saved"
+                )
+            resident = Resident(policy, tensors, unsaved)
+            resident.publish(version, metadata)
+            return resident
+        except BaseException:
+            tensors.close()
+            raise
+
+    def park(self, resident: Resident) -> None:
+        """Let go of the shared memory's lock; keep the model while there is room for it."""
+        resident.tensors.close()
+        size = resident.tensors.layout.nbytes
+        if size <= PARKED_BYTES:
+            self._parked[resident.policy.spec.name] = (resident.policy, resident.commit)
+
+    def _restore(self, policy: TrainedPolicy, tensors: TensorSet, found: Commit) -> None:
+        tensors.verify()
+        with tensors.reading(found.version) as views:
+            policy.restore(found.version, as_tensors(tensors.layout, views))
+        log.info("state read", policy=policy.spec.name, version=found.version, shared=True)
+
+    def _build(self, name: str) -> TrainedPolicy:
+        spec, base_dir = self._spec.policy(name), self._settings.base_dir
+        tokenizer = load_tokenizer(spec, base_dir)
+        torch.manual_seed(derive_seed(self._spec.seed, "trainer", name))
+        seed = derive_seed(self._spec.seed, "model", name)
+        return TrainedPolicy(spec, build_model(spec, base_dir, seed, tokenizer), tokenizer)

@@ -1,0 +1,45 @@
+"""`flexmarl serve trainer`: one training slot."""
+
+import structlog
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.runtime import main as runtime
+from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.process import forever
+from flexmarl.runtime.settings import Settings
+from flexmarl.trainer.compute import Compute
+from flexmarl.trainer.server import register
+from flexmarl.trainer.slot import Slot
+
+log = structlog.get_logger()
+
+
+async def body(settings: Settings, job: MARLJob) -> None:
+    """Serve until cancelled; a step in progress is given up, unless it commits already."""
+    if not settings.experience:
+        raise InvalidJobError("FLEXMARL_EXPERIENCE: the address of the experience service is empty")
+    async with (
+        Compute(job.spec.roles.trainer.replicas) as compute,
+        ExperienceClient(settings.experience, settings.token) as experience,
+    ):
+        slot = Slot(job.spec, settings, experience, compute)
+        try:
+            async with serving(
+                register(slot),
+                settings.listen,
+                token=settings.token,
+                drain_seconds=settings.drain_seconds,
+            ) as address:
+                log.info("serving", address=address)
+                try:
+                    await forever()
+                finally:
+                    slot.stop()
+        finally:
+            await slot.close()
+
+
+def main() -> None:
+    runtime.run("trainer", body)
