@@ -1,8 +1,8 @@
-"""One inference engine, seen from the worker: turns pending at the same moment travel in one call.
+"""One inference engine as the worker sees it: turns pending at one moment travel in one call.
 
-A moment is a few rounds of the event loop. Each turn is answered as soon as the engine finishes it. A
-turn whose caller was cancelled is aborted on the engine. Which engine takes a turn, and what is
-tried again, is decided in `flexmarl.rollout.policies`.
+A moment is a few rounds of the event loop. Each turn is answered as soon as the engine finishes it;
+one whose caller was cancelled is aborted there. Which engine takes a turn, and what is tried again,
+is decided in `flexmarl.rollout.policies`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _named(kind: str, name: str, builtin: Mapping[str, Any], path: FieldPath) ->
         )
     try:
         return installed[name].load()
-    except Exception as error:  # somebody else's module: anything may be raised
+    except (Exception, SystemExit) as error:  # somebody else's module: anything may be raised
         raise JobCodeError(Problem(path, f"{show(name)}: {_import_words(error)}")) from error
 
 
@@ -88,7 +88,7 @@ def imported(entrypoint: str, path: FieldPath) -> Any:
     module_name, _, attribute = entrypoint.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # the user's module: anything may be raised
+    except (Exception, SystemExit) as error:  # the user's module: anything may be raised
         hint = (
             "spec.code.path is the folder that modules are imported from"
             if isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]
@@ -111,7 +111,7 @@ def imported(entrypoint: str, path: FieldPath) -> Any:
     return found
 
 
-def _import_words(error: Exception) -> str:
+def _import_words(error: BaseException) -> str:
     """The error, and the line of the user's code that raised it."""
     frames = [
         frame

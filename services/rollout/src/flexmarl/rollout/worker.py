@@ -17,7 +17,13 @@ from flexmarl.rollout.episode import Player, sampling_of
 from flexmarl.rollout.groups import GroupOrder, GroupResult, Played, RouteTo, policy_samples
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.policies import EnginePolicy, EnginePool, TurnSource
-from flexmarl.runtime.errors import FlexMARLError, InvalidRequestError, UnavailableError
+from flexmarl.runtime.errors import (
+    FlexMARLError,
+    InvalidJobError,
+    InvalidRequestError,
+    JobFailedError,
+    UnavailableError,
+)
 from flexmarl.runtime.seeds import derive_seed
 
 EPISODES = Counter("flexmarl_rollout_episodes_total", "Episodes played.", ["outcome"])
@@ -67,7 +73,7 @@ class Worker:
         """Play and, for training, store it. Cancelling it aborts its turns.
 
         StalePolicyError: an engine holds a newer version than the routes say. FencedError: the
-        incarnation is over. UnavailableError: try again. InvalidJobError: the job cannot work.
+        incarnation is over. UnavailableError: try again. JobFailedError: the job cannot work.
         """
         if self._groups >= MOST_GROUPS:
             raise UnavailableError(f"{self._groups} groups are waiting here already")
@@ -111,7 +117,10 @@ class Worker:
             ours, bugs = errors.split(FlexMARLError)
             if ours is None or bugs is not None:
                 raise
-            raise ours.exceptions[0] from errors
+            first = ours.exceptions[0]
+            if isinstance(first, InvalidJobError):  # the request was well-formed; the job isn't
+                raise JobFailedError(str(first)) from errors
+            raise first from errors
         return tuple(task.result() for task in tasks)
 
     def _samples(self, order: GroupOrder, episodes: tuple[Played, ...]) -> list[PolicySamples]:

@@ -6,6 +6,7 @@ Those that parse what a model wrote with foreign code run in processes that can 
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -131,6 +132,7 @@ class Math(Scorer):
     def __init__(self, config: MathConfig, path: FieldPath, timeout: float) -> None:
         super().__init__(config, path, timeout)
         self._extractor = Extractor(config, path)
+        need("math_verify", "math-verify", path)
         self._pool = ScoringPool("math", config.processes)
         self._field = config.answer
 
@@ -161,6 +163,7 @@ class Gym(Scorer):
         super().__init__(config, path, timeout)
         self._extractor = Extractor(config, path)
         self._tagged = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+        need("reasoning_gym", "reasoning-gym", path)
         self._pool = ScoringPool("gym", config.processes)
 
     async def start(self) -> None:
@@ -201,6 +204,14 @@ def make_scorer(choice: ScorerChoice, path: FieldPath) -> Scorer:
     kind = SCORERS[choice.name]
     config = configured(kind.Config, choice.config, (*path, "config"))
     return kind(config, (*path, "config"), choice.timeout)
+
+
+def need(module: str, package: str, path: FieldPath) -> None:
+    """JobCodeError unless an optional package is installed."""
+    if importlib.util.find_spec(module) is None:
+        raise JobCodeError(
+            Problem(path, f"this scorer needs {package}", "pip install 'flexmarl[tasks]'")
+        )
 
 
 def answer_of(record: Record, field: str, path: FieldPath) -> Any:
