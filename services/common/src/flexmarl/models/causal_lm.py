@@ -1,4 +1,4 @@
-"""Build, name and save the Hugging Face model of a policy; alike in trainer and engine."""
+"""Build and save the Hugging Face model of a policy; alike in trainer and engine."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -47,16 +47,6 @@ def build_model(
         )
     model.train(False)
     return model
-
-
-def named_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """State-dict name -> tensor, in the model's order; tied tensors once, no copies.
-
-    What a tensor set holds and a checksum covers. Loading all of them restores the model.
-    """
-    tied = dict(model.named_parameters(remove_duplicate=False))
-    weights = {name: parameter.data for name, parameter in model.named_parameters()}
-    return weights | {n: tensor for n, tensor in model.state_dict().items() if n not in tied}
 
 
 def save_model(model: PreTrainedModel, tokenizer: Tokenizer, directory: Path) -> None:

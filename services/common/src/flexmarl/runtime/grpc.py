@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -83,8 +83,9 @@ class Boundary(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             async with self._translated(method, context):
                 self._admit(context)
-                async for response in inner(request, context):
-                    yield response
+                async with aclosing(inner(request, context)) as responses:
+                    async for response in responses:
+                        yield response
 
         return call
 

@@ -1,0 +1,70 @@
+"""`flexmarl serve engine`: one inference instance for the policy that the settings name."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from flexmarl.contracts.job import EngineKind, MARLJob, PolicySpec
+from flexmarl.contracts.v1 import engine_pb2_grpc
+from flexmarl.rollout.engines.base import Backend, Loaded, WeightsAccess
+from flexmarl.rollout.engines.scheduler import ScheduledEngine
+from flexmarl.rollout.engines.server import EngineService
+from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.main import run
+from flexmarl.runtime.seeds import derive_seed
+from flexmarl.runtime.settings import Settings
+
+log = structlog.get_logger()
+
+
+async def body(settings: Settings, job: MARLJob) -> None:
+    """Serve until stopped or broken; the health service says SERVING once the model is built.
+
+    An untrained policy is loaded from its source as version 0; a trained one waits for weights.
+    """
+    policy = job.spec.policy(settings.policy)
+    backend = await asyncio.to_thread(make_backend, settings, job, policy)
+    loaded = None
+    if not policy.trained:
+        checksum = await asyncio.to_thread(backend.checksum)
+        loaded = Loaded(policy.name, 0, checksum)
+    async with (
+        ScheduledEngine(backend, loaded) as engine,
+        serving(
+            lambda server: engine_pb2_grpc.add_EngineServicer_to_server(
+                EngineService(engine), server
+            ),
+            settings.listen,
+            token=settings.token,
+            drain_seconds=settings.drain_seconds,
+        ) as address,
+    ):
+        log.info("serving", address=address, policy=policy.name, kind=policy.engine.kind)
+        await engine.run()
+
+
+def make_backend(settings: Settings, job: MARLJob, policy: PolicySpec) -> Backend:
+    """What the policy's engine kind asks for; InvalidJobError when its model cannot be built."""
+    from flexmarl.models.tokenizer import load_tokenizer
+
+    access = WeightsAccess(settings.shm_dir, job.spec.weight_sync.transport, settings.token)
+    tokenizer = load_tokenizer(policy, settings.base_dir)
+    match policy.engine.kind:
+        case EngineKind.SCRIPTED:
+            from flexmarl.rollout.engines.scripted import ScriptedBackend
+
+            return ScriptedBackend(policy.engine.scripted, tokenizer, access)
+        case EngineKind.TRANSFORMERS:
+            from flexmarl.rollout.engines.transformers_engine import build
+
+            seed = derive_seed(job.spec.seed, "model", policy.name)
+            return build(policy, settings.base_dir, tokenizer, seed, access)
+        case kind:
+            raise InvalidJobError(f"policy {policy.name}: no engine process serves {kind}")
+
+
+def main() -> None:
+    run("engine", body)
