@@ -16,6 +16,7 @@ from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.orchestrator.limits import Limits
 from flexmarl.runtime.errors import FencedError, JobFailedError, UnavailableError
 
 
@@ -117,11 +118,11 @@ async def test_a_lost_state_takes_all_policies_back_to_the_last_checkpoint_toget
         assert incarnations[4] == {2}
 
 
-async def stop_at(around: Team, step: int, index: int) -> None:
+async def stop_at(around: Team, step: int, index: int, limits: Limits = QUICK) -> None:
     """Run the orchestrator and end it as a crash would, while a group is played."""
     reached = asyncio.Event()
     around.workers[0].plays = once_at(step, index, reached.set)
-    running_job = asyncio.ensure_future(around.run())
+    running_job = asyncio.ensure_future(around.run(limits))
     await reached.wait()
     running_job.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -132,18 +133,19 @@ async def test_a_restarted_orchestrator_takes_over_in_the_middle_of_a_step(
     tmp_path: Path, store_server: Server
 ) -> None:
     job = make_job(
-        eval={"data": {"uri": "file://held-out.jsonl"}}, batch={"tasksPerStep": 300, "groupSize": 2}
+        eval={"data": {"uri": "file://held-out.jsonl"}}, batch={"tasksPerStep": 40, "groupSize": 2}
     )
     async with team(job, tmp_path, store_server) as around:
-        await stop_at(around, 2, 290)  # beyond what is in flight at once: some are stored
+        # Some are stored by then: fewer are in flight at once.
+        await stop_at(around, 2, 35, replace(QUICK, episodes_in_flight=20))
         await around.run()
         around.assert_trained_as_if_nothing_had_happened()
         assert [line["step"] for line in around.lines("evals")] == [0, 4]
         before = around.lines("metrics")[2]["counts"]["groups-from-before"]
-        assert 0 < before < 300
+        assert 0 < before < 40
         assert all(times == 1 for times in around.ledger.times.values())
         again = [r for r in around.requests if r.id.incarnation == 2 and r.id.step == 2]
-        assert len(again) == 300 - before
+        assert len(again) == 40 - before
 
 
 @pytest.mark.parametrize("moment", ["before the state", "before the close"])

@@ -81,4 +81,4 @@ async def test_a_job_that_was_told_to_stop_is_neither_complete_nor_failed(
         process.send_signal(signal.SIGTERM)
         code, said = await outcome(process)
         assert code == 143, said
-        assert around.json("progress.json")["phase"] == "Running"
+        assert around.json("progress.json")["phase"] in ("Starting", "Running")

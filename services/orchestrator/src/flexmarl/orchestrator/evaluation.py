@@ -36,6 +36,7 @@ class Evaluation:
             parts.workers,
             parts.limits,
             total=len(tasks),
+            episodes=spec.eval.samples,
             seconds=group_seconds(spec, parts.limits.group_slack),
             request=self._request,
             answer=lambda _, group: self.scores.add(group),

@@ -42,10 +42,9 @@ class Workers:
         self._outstanding = dict.fromkeys(stubs, 0)
         self._failed_at: dict[str, float] = {}
 
-    @property
-    def capacity(self) -> int:
-        """How many groups may be in flight at once."""
-        return self._limits.groups_in_flight * len(self._stubs)
+    def capacity(self, episodes: int) -> int:
+        """How many groups of that many episodes may be in flight at once."""
+        return max(1, self._limits.episodes_in_flight // episodes) * len(self._stubs)
 
     async def run(
         self, request: rollout_pb2.RunGroupRequest, seconds: float
@@ -80,6 +79,7 @@ class Groups:
         limits: Limits,
         *,
         total: int,
+        episodes: int,
         seconds: float,
         request: Request,
         answer: Answer,
@@ -88,6 +88,7 @@ class Groups:
     ) -> None:
         self._workers, self._limits = workers, limits
         self.total, self._seconds = total, seconds
+        self._capacity = workers.capacity(episodes)
         self._request, self._answer, self._hopeless = request, answer, hopeless
         self.done = set(done)
         self.reissued = 0
@@ -127,7 +128,7 @@ class Groups:
             self._in_flight,
             self._failures,
             tries=self._limits.group_tries,
-            capacity=self._workers.capacity,
+            capacity=self._capacity,
         )
         self._in_flight.update(todo.indexes, todo.hopeless)
         for index in todo.indexes:

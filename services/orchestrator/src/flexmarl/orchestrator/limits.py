@@ -32,8 +32,8 @@ class Limits:
     """Between two looks at the store: are we still who we think, is a group missing."""
     resting: float = 1
     """How long a worker that failed is avoided."""
-    groups_in_flight: int = 256
-    """Per worker."""
+    episodes_in_flight: int = 1024
+    """Per worker: what it plays at once. Groups in its queue would use up their deadline there."""
     group_tries: int = 3
     """A group that failed so often by its own fault is stored empty."""
     crashes: int = 3

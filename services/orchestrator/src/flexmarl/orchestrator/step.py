@@ -90,6 +90,7 @@ class Step:
             parts.workers,
             parts.limits,
             total=len(tasks),
+            episodes=parts.job.spec.batch.group_size,
             seconds=group_seconds(parts.job.spec, parts.limits.group_slack),
             request=self._request,
             answer=self._answer,
