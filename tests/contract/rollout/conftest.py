@@ -145,6 +145,11 @@ class KeptGroups:
         return True
 
 
+@pytest.fixture
+def kept_groups() -> KeptGroups:
+    return KeptGroups()
+
+
 class Stage:
     """A worker behind gRPC, its engines and what it stored."""
 
