@@ -172,7 +172,7 @@ class EpisodeResult(_message.Message):
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
-    """ok, or why it does not count: workflow-error, reward-error, reward-timeout, timeout, unscorable"""
+    """ok, or why it does not count: workflow-error, reward-error, reward-timeout, timeout, unscorable, no-turns"""
     transcript: _builtins.str
     """JSON, when asked for"""
     detail: _builtins.str
