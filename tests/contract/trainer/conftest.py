@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stamina
 import torch
 
 from flexmarl.contracts.job import MARLJob
@@ -34,7 +34,6 @@ from flexmarl.experience.samples import (
 from flexmarl.experience.server import register as register_experience
 from flexmarl.experience.store import Store
 from flexmarl.models.causal_lm import build_model
-from flexmarl.runtime.errors import UnavailableError
 from flexmarl.runtime.grpc import channel, serving
 from flexmarl.runtime.settings import Settings
 from flexmarl.tensors.torch_bridge import load_into
@@ -78,22 +77,28 @@ def job(
 
 @pytest.fixture(scope="session")
 def store_url() -> Iterator[str]:
+    """The embedded store, started as in a job."""
     with tempfile.TemporaryDirectory(prefix="flexmarl-") as directory:
-        url = f"unix://:secret@{directory}/store.sock"
-        file = Path(directory) / "job.json"
-        file.write_text(json.dumps(job().model_dump(mode="json", by_alias=True)))
+        socket, log = Path(directory) / "store.sock", Path(directory) / "log"
+        file = Path(directory) / "job.yaml"
+        file.write_text(
+            json.dumps(job().model_dump(mode="json", by_alias=True, exclude_unset=True))
+        )
         env = os.environ | {
             "FLEXMARL_JOB_FILE": str(file),
             "FLEXMARL_JOB_UID": "unused",
-            "FLEXMARL_STORE_URL": url,
+            "FLEXMARL_STORE_URL": f"unix://:secret@{socket}",
         }
         code = "from flexmarl.experience.embedded import main; main()"
-        with (Path(directory) / "log").open("wb") as log:
+        with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", code], env=env, stdout=log, stderr=log
+                [sys.executable, "-c", code], env=env, stdout=output, stderr=output
             )
         try:
-            yield url
+            while not socket.exists():
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.05)
+            yield env["FLEXMARL_STORE_URL"]
         finally:
             process.terminate()
             process.wait(timeout=60)
@@ -203,9 +208,7 @@ class Rigs:
         store = await self._stack.enter_async_context(
             Store(self._url, uid, described.spec.trained_policies)
         )
-        async for attempt in stamina.retry_context(on=UnavailableError, attempts=100, wait_max=0.2):
-            with attempt:
-                await store.check()
+        await store.check()
         address = await self._stack.enter_async_context(
             serving(register_experience(store), "127.0.0.1:0", token=TOKEN, drain_seconds=0.1)
         )

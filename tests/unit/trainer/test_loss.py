@@ -1,6 +1,7 @@
 """Everything that needs torch but no service: losses, the model's forward pass, the policy."""
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from flexmarl.trainer.batch import Example, pad
 from flexmarl.trainer.forward import Forward
 from flexmarl.trainer.loss import kl_k1, kl_k2, kl_k3, policy_loss, token_logprobs
 from flexmarl.trainer.policy import TrainedPolicy
+from flexmarl.trainer.warm_start import batches
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
@@ -330,3 +332,12 @@ def test_a_gradient_that_is_not_finite_names_step_and_sequences() -> None:
     example.old_logprobs[:] = -5
     with pytest.raises(JobFailedError, match=r"solver, step 0: .* 1/0/0/0/solver/0"):
         policy.fold([example])
+
+
+def test_warm_start_batches_are_full_and_go_through_every_epoch() -> None:
+    order = batches(5, 4, 5, Random(1))
+    assert [len(batch) for batch in order] == [4] * 5
+    flat = [index for batch in order for index in batch]
+    assert all(sorted(flat[at : at + 5]) == list(range(5)) for at in range(0, 20, 5))
+    assert order == batches(5, 4, 5, Random(1))
+    assert batches(3, 2, 2, None) == [[0, 1], [2, 0]]
