@@ -37,6 +37,7 @@ from flexmarl.experience.samples import (
 )
 from flexmarl.runtime.errors import (
     FencedError,
+    NotFoundError,
     StalePolicyError,
     UnavailableError,
 )
@@ -126,6 +127,8 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             state = None
         if state is None and request.checkpoint:
             state = State(**json.loads((Path(request.checkpoint) / "state.json").read_text()))
+        if state is None and request.version:
+            raise NotFoundError(f"version {request.version} of {request.policy}")
         self.memory.states[request.policy] = state or State(0, START)
         self._bound = (request.policy, request.epoch)
         self.binds.append(request.policy)

@@ -167,8 +167,11 @@ class Training:
         try:
             response = await stub.Bind(request, timeout=self._limits.bind)
         except grpc.aio.AioRpcError as error:
+            text = f"trainer {slot}, policy {policy}: {says(error)}"
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                raise JobFailedError(f"trainer {slot}, policy {policy}: {says(error)}") from error
+                raise JobFailedError(text) from error
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise StateLostError(text) from error
             raise
         BINDS.labels(policy).inc()
         found = response.weights.version
