@@ -320,7 +320,7 @@ async def run(task, team):
 
 
 async def test_an_engine_that_is_away_beyond_the_timeout_voids_the_group(stage: Any) -> None:
-    spec = "workflow: {name: single, timeout: 0.3}\nreward: {name: exact-match}"
+    spec = "workflow: {name: single, timeout: 1}\nreward: {name: exact-match}"
     async with stage(spec) as played:
         played.engines["solver"].loaded = False
         with pytest.raises(grpc.aio.AioRpcError) as failed:

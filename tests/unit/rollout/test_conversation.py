@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexmarl.models.bytes_tokenizer import END, BytesTokenizer
@@ -228,6 +228,7 @@ CHOICES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(CHOICES)
 def test_whatever_the_program_does_each_sampled_token_is_trained_once(
     choices: list[tuple[int, list[int], bool, bool]],

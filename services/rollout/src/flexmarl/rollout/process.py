@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ log = structlog.get_logger()
 
 
 def main() -> None:
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     run("rollout-worker", serve)
 
 
