@@ -223,7 +223,7 @@ class BatchSpec(Model):
     tasks_per_step: Positive = 8
     group_size: Annotated[int, Field(ge=2)] = 8
     micro_batch: Positive = 1
-    """Groups whose gradient is computed at once."""
+    """Groups whose gradient is computed at once: at least; exactly so many when deterministic."""
 
 
 class PipelineSpec(Model):
