@@ -24,4 +24,7 @@ def run(process: str, body: Body) -> None:
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     gc.freeze()  # what was imported stays; collections need not look at it
-    asyncio.run(run_until_signalled(lambda: body(settings, job)))
+    try:
+        asyncio.run(run_until_signalled(lambda: body(settings, job)))
+    finally:
+        gc.unfreeze()  # else native libraries report leaks where the last words should stand
