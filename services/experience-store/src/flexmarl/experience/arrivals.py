@@ -13,6 +13,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from flexmarl.experience.connection import ANSWER_SECONDS
+
 POLL_SECONDS = 1.0
 log = structlog.get_logger()
 
@@ -54,7 +56,8 @@ class Arrivals:
         while True:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as messages:
-                    await messages.subscribe(self._channel)
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await messages.subscribe(self._channel)
                     while True:
                         if await messages.get_message(timeout=POLL_SECONDS):
                             self._wake()

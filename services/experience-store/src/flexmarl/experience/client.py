@@ -6,7 +6,9 @@ An append that was stored although its answer got lost comes back as a duplicate
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +17,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import grpc.aio
 import stamina
+import structlog
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
@@ -53,6 +56,9 @@ _ERRORS: dict[grpc.StatusCode, type[FlexMARLError]] = {
         UnavailableError,
     )
 }
+FULL_SECONDS = 0.05, 1.0
+"""First and longest wait for memory."""
+log = structlog.get_logger()
 _AWAY = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
@@ -193,10 +199,11 @@ class ExperienceClient:
             except grpc.aio.AioRpcError as error:
                 raise self._translated(error) from error
 
+        pause = FULL_SECONDS[0]
         while True:
             try:
                 async for attempt in stamina.retry_context(
-                    on=UnavailableError,
+                    on=_away,
                     attempts=None,
                     timeout=self._patience,
                     wait_initial=0.05,
@@ -208,6 +215,10 @@ class ExperienceClient:
             except FullError:
                 if not wait_when_full:
                     raise
+                if pause == FULL_SECONDS[0]:
+                    log.warning("store is full, waiting for trainers", service=self._address)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all at once
+                pause = min(2 * pause, FULL_SECONDS[1])
 
     def _translated(self, error: grpc.aio.AioRpcError) -> FlexMARLError:
         text = f"experience service {self._address}: {error.details() or error.code().name}"
@@ -216,3 +227,7 @@ class ExperienceClient:
         if kind := _ERRORS.get(error.code()):
             return kind(text)
         return FlexMARLError(f"{text} ({error.code().name})")
+
+
+def _away(error: Exception) -> bool:
+    return isinstance(error, UnavailableError) and not isinstance(error, FullError)

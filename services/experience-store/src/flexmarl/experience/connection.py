@@ -5,8 +5,9 @@ Not here: retries over an outage. They are the client's, which knows how long it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.exceptions as errors
@@ -19,7 +20,8 @@ from flexmarl.runtime.errors import FullError, InvalidJobError, UnavailableError
 MAX_CONNECTIONS = 16
 BUSY_SECONDS = 10.0
 """To get one of them."""
-SOCKET_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
+"""For one answer of the server, however many commands it takes."""
 LEAST = {"redis": 7, "valkey": 8}
 _PASSING = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "UNKILLABLE")
 """Replies of a server that will take the same command later."""
@@ -32,7 +34,9 @@ def connect(url: str) -> Redis:
             url,
             max_connections=MAX_CONNECTIONS,
             timeout=BUSY_SECONDS,
-            socket_timeout=SOCKET_SECONDS,
+            # Before Python 3.12 redis-py's own timeout loses cancellations (asyncio.wait_for
+            # returns what is ready instead); `translated` bounds every call.
+            socket_timeout=None,
             socket_connect_timeout=5,
             retry=Retry(NoBackoff(), 1),  # a connection that the server closed meanwhile
         )
@@ -41,17 +45,20 @@ def connect(url: str) -> Redis:
     return Redis.from_pool(pool)
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Server errors that a caller may act on become ours; the rest are bugs."""
+@asynccontextmanager
+async def translated() -> AsyncIterator[None]:
+    """Server errors that a caller may act on become ours; the rest are bugs.
+
+    What takes longer than `ANSWER_SECONDS` is UnavailableError, too.
+    """
     try:
-        yield
+        async with asyncio.timeout(ANSWER_SECONDS):
+            yield
     except errors.OutOfMemoryError as error:
         raise FullError(f"the store is out of memory: {error}") from error
-    except (errors.AuthenticationError, errors.AuthorizationError) as error:
-        raise UnavailableError(f"the store refuses this user or password: {error}") from error
     except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
-        raise UnavailableError(f"the store does not answer: {error}") from error
+        text = str(error) or type(error).__name__
+        raise UnavailableError(f"the store does not answer: {text}") from error
     except errors.ReadOnlyError as error:
         raise UnavailableError(f"the store is read-only: {error}") from error
     except errors.ResponseError as error:
@@ -62,13 +69,18 @@ def translated() -> Iterator[None]:
 
 async def check_server(redis: Redis) -> str:
     """Name and version of the server; InvalidJobError when groups would not be safe in it."""
-    with translated():
+    async with translated():
         try:
             info: dict[str, Any] = await redis.info("server") | await redis.info("memory")
         except errors.NoPermissionError as error:
             raise InvalidJobError(f"store.url: this user may not run INFO: {error}") from error
-        except (errors.AuthenticationError, errors.AuthorizationError) as error:
-            raise InvalidJobError(f"store.url: the server refuses its password: {error}") from error
+        except errors.ConnectionError as error:
+            # redis-py wraps what goes wrong while it connects
+            if isinstance(error.__cause__ or error, errors.AuthenticationError):
+                raise InvalidJobError(
+                    f"store.url: the server refuses its user or password: {error}"
+                ) from error
+            raise
     kind = "valkey" if "valkey_version" in info else "redis"
     version = str(info[f"{kind}_version"])
     if int(version.split(".", maxsplit=1)[0]) < LEAST[kind]:

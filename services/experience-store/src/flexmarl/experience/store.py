@@ -121,11 +121,11 @@ class Store:
         """
         keys = self._keys
         if roll_back_to is None:
-            with translated():
+            async with translated():
                 taken = await self._take([keys.incarnation], [keys.arrivals])
         else:
             _check_counters(step=roll_back_to)
-            with translated():
+            async with translated():
                 taken = await self._roll_back(
                     [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
                     [keys.arrivals, roll_back_to, keys.prefix, *self._order],
@@ -135,7 +135,7 @@ class Store:
 
     async def take_epoch(self, policy: str) -> int:
         self._known(policy)
-        with translated():
+        async with translated():
             taken = await self._take([self._keys.epoch(policy)], [self._keys.arrivals])
         log.info("epoch taken", policy=policy, epoch=taken)
         return int(taken)
@@ -158,7 +158,7 @@ class Store:
             args += (samples.policy, bytes_, len(fields), *fields)
             size += bytes_
         try:
-            with translated():
+            async with translated():
                 outcome, *rest = await self._append(keys, args)
         except FullError:
             APPENDS.labels("full").inc()
@@ -196,7 +196,7 @@ class Store:
         limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
         while True:
             arrival = self._arrivals.next()
-            with translated():
+            async with translated():
                 lease = await self._read(policy, epoch, step, cursor, limit)
             cursor, left = lease.cursor, until - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
@@ -209,7 +209,7 @@ class Store:
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
         keys = self._keys
-        with translated():
+        async with translated():
             outcome, *rest = await self._commit(
                 [keys.epoch(policy), keys.entries(policy, step), keys.stream(policy)], [epoch]
             )
@@ -221,11 +221,10 @@ class Store:
     async def stored(self, step: int) -> StoredStep:
         """Indexes that every policy has or had; of a closed step none is remembered."""
         _check_counters(step=step)
-        with translated():
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.get(self._keys.closed)
-                pipe.hgetall(self._keys.stored(step))
-                closed, indexes = await pipe.execute()
+        async with translated(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(self._keys.closed)
+            pipe.hgetall(self._keys.stored(step))
+            closed, indexes = await pipe.execute()
         return StoredStep(
             indexes=sorted(int(index) for index, lost in indexes.items() if not lost),
             closed=closed is not None and step <= int(closed),
@@ -235,7 +234,7 @@ class Store:
         """Forget the identities of this step and earlier ones; appends to them are duplicates."""
         _check_counters(incarnation=incarnation, step=step)
         keys = self._keys
-        with translated():
+        async with translated():
             outcome, *rest = await self._close(
                 [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
                 [incarnation, step, keys.prefix, *self._order],
@@ -246,7 +245,7 @@ class Store:
             log.warning("closed step had entries that nobody committed", step=step, entries=purged)
 
     async def get_state(self) -> dict[str, str]:
-        with translated():
+        async with translated():
             fields = await self._redis.hgetall(self._keys.state)
         return {_text(name): _text(value) for name, value in fields.items()}
 
@@ -254,7 +253,7 @@ class Store:
         """Set these fields; others keep their values."""
         _check_counters(incarnation=incarnation)
         flat = [part for pair in fields.items() for part in pair]
-        with translated():
+        async with translated():
             outcome, *rest = await self._put_state(
                 [self._keys.incarnation, self._keys.state], [incarnation, *flat]
             )
