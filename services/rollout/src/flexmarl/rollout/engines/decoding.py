@@ -28,9 +28,9 @@ class Decoder:
         kind = type(model).__name__
         if "position_ids" not in taken or self._cache_name not in taken:
             raise InvalidJobError(f"{kind} takes no position_ids or no KV cache: not served here")
-        types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-        if types != {"full_attention"}:
-            raise InvalidJobError(f"{kind} has layers with {sorted(types)}: not served here")
+        odd = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+        if odd - {"DynamicLayer"} and not _window_spans_context(model.config):
+            raise InvalidJobError(f"{kind} has layers without full attention: not served here")
 
     def prefill(self, ids: torch.Tensor) -> list[Layer]:
         """Keys and values of prompts [U, L], padded on the right: causality hides the padding."""
@@ -58,6 +58,13 @@ class Decoder:
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
+
+
+def _window_spans_context(config: Any) -> bool:
+    window = getattr(config, "sliding_window", None)
+    only = set(getattr(config, "layer_types", None) or ["sliding_attention"])
+    full = {"full_attention", "sliding_attention"}
+    return only <= full and window is not None and window >= config.max_position_embeddings
 
 
 class Step:
