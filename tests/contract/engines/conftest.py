@@ -43,7 +43,7 @@ def serve(tmp_path: Path) -> Serve:
             ) as address,
             channel(address) as connection,
         ):
-            yield Client(engine_pb2_grpc.EngineStub(connection))  # type: ignore[arg-type]
+            yield Client(engine_pb2_grpc.EngineStub(connection))
 
     return start
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
@@ -74,7 +75,7 @@ class Client:
         request = engine_pb2.LoadWeightsRequest(policy=policy, weights=ref)
         return await self.stub.LoadWeights(request, timeout=60)
 
-    async def pause(self, mode: engine_pb2.PauseRequest.Mode) -> None:
+    async def pause(self, mode: engine_pb2.PauseRequest.Mode.ValueType) -> None:
         await self.stub.Pause(engine_pb2.PauseRequest(mode=mode), timeout=60)
 
     async def resume(self) -> None:
@@ -139,12 +140,12 @@ class Weights:
         return build_model(POLICY, Path(), seed)
 
     @staticmethod
-    def _named(model: PreTrainedModel) -> dict[str, object]:
+    def _named(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         return {WEIGHTS + name: tensor for name, tensor in named_tensors(model).items()}
 
     def publish(self, version: int) -> weights_pb2.WeightsRef:
         """Commit the weights that seed `version` gives."""
-        committed = commit(self.set, version, self._named(self.model(version)))  # type: ignore[arg-type]
+        committed = commit(self.set, version, self._named(self.model(version)))
         return weights_pb2.WeightsRef(set="job.a", version=version, checksum=committed.checksum)
 
 

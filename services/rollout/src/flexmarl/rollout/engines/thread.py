@@ -15,8 +15,8 @@ T = TypeVar("T")
 class WorkThread(Executor):
     """An executor whose thread calls `work` in between.
 
-    `work` returns the seconds after which it wants to be called again, or None to sleep until the
-    next submitted call. When it raises, `failed` gets the error and the thread ends: later calls
+    `work` is called after the first submitted call; it returns the seconds after which it wants to
+    be called again, or None to sleep until the next submitted call. When it raises, `failed` gets the error and the thread ends: later calls
     are cancelled.
     """
 
