@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 BETAS = (0.9, 0.95)
 MAX_GRAD_NORM = 1.0
+SMOOTHING = 0.8
+"""Weight of the earlier steps in the loss that `targetLoss` is held against."""
 
 
 def warm_start(policy: TrainedPolicy, spec: MARLJobSpec, base_dir: Path) -> None:
@@ -45,7 +47,7 @@ def warm_start(policy: TrainedPolicy, spec: MARLJobSpec, base_dir: Path) -> None
     optimizer = torch.optim.AdamW(
         policy.masters.values(), lr=start.lr, betas=BETAS, weight_decay=0.0, fused=True
     )
-    loss = float("nan")
+    smoothed = None
     seed = start.data.seed
     if seed is None:
         seed = derive_seed(spec.seed, "warm-start", policy.spec.name)
@@ -57,13 +59,16 @@ def warm_start(policy: TrainedPolicy, spec: MARLJobSpec, base_dir: Path) -> None
                 f"policy {policy.spec.name}: the warm start's loss is {loss} in step {step}; "
                 f"try a lower training.warmStart.lr than {start.lr}"
             )
+        smoothed = loss if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * loss
+        if start.target_loss is not None and smoothed <= start.target_loss:
+            break
     policy.begin()
     log.info(
         "warm start done",
         policy=policy.spec.name,
-        steps=start.steps,
+        steps=step + 1,
         pairs=len(pairs),
-        loss=round(loss, 4),
+        loss=round(smoothed or 0.0, 4),
         seconds=round(time.perf_counter() - began, 2),
     )
 
