@@ -69,7 +69,7 @@ def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> li
 def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
     """Put the saved state into `policy`; returns the metadata.
 
-    NotFoundError, InvalidRequestError: a file is missing, cut short, of another model, or its
+    InvalidRequestError: a file is missing, cut short, of another model, or its
     weights are not those that were saved; the text names it.
     """
     saved = verified_state(directory)

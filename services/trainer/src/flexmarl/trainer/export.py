@@ -20,8 +20,8 @@ TRAINER_ONLY = frozenset({STATE, OPTIMIZER})
 def export(checkpoint: Path, policy: str, out: Path) -> list[str]:
     """Copy `policy`'s model and tokenizer out of a step's checkpoint; returns the file names.
 
-    `checkpoint` is the step's directory, that with the manifest. NotFoundError: no such policy or
-    file in it. InvalidRequestError: a file is not what was saved, or `out` holds something already.
+    `checkpoint` is the step's directory, that with the manifest. NotFoundError: no such policy in
+    it. InvalidRequestError: a file is not what was saved, or `out` holds something already.
     """
     folder = checkpoint / policy
     if not folder.is_dir():
@@ -49,11 +49,11 @@ def export(checkpoint: Path, policy: str, out: Path) -> list[str]:
 def verified_state(folder: Path) -> dict[str, Any]:
     """What `state.json` says, once every file that it names is there in full.
 
-    NotFoundError, InvalidRequestError: naming the file that is missing or cut short.
+    InvalidRequestError: naming the file that is missing or cut short.
     """
     path = folder / STATE
     if not path.is_file():
-        raise NotFoundError(f"{path}: missing; this is no complete checkpoint of a policy")
+        raise InvalidRequestError(f"{path}: missing; this is no complete checkpoint of a policy")
     try:
         state = json.loads(path.read_text())
         files = dict(state["files"])
@@ -62,7 +62,7 @@ def verified_state(folder: Path) -> dict[str, Any]:
     for name, size in files.items():
         file = folder / name
         if not file.is_file():
-            raise NotFoundError(f"{file}: missing from the checkpoint")
+            raise InvalidRequestError(f"{file}: missing from the checkpoint")
         if file.stat().st_size != size:
             raise InvalidRequestError(
                 f"{file}: damaged: {file.stat().st_size} bytes, {size} were saved"

@@ -14,7 +14,7 @@ import torch
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.models.causal_lm import build_model
 from flexmarl.models.tokenizer import load_tokenizer
-from flexmarl.runtime.errors import NotFoundError
+from flexmarl.runtime.errors import InvalidRequestError, NotFoundError
 from flexmarl.runtime.seeds import derive_seed
 from flexmarl.runtime.settings import Settings
 from flexmarl.tensors.holding import set_name
@@ -83,7 +83,7 @@ class Home:
             if directory:
                 metadata = checkpoint.load(policy, Path(directory))
                 if policy.version != version:
-                    raise NotFoundError(
+                    raise InvalidRequestError(
                         f"{directory}: version {policy.version} of policy {name}, not {version}"
                     )
                 log.info("state read", policy=name, version=version, checkpoint=directory)
