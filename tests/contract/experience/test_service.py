@@ -44,9 +44,9 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
         epoch = await client.take_epoch(policy)
         lease = await client.lease(policy, epoch, 0, max_groups=1)
         rest = await client.lease(policy, epoch, 0, lease.cursor)
-        assert [group.task_id for group in (*lease.groups, *rest.groups)] == ["task-1", "task-0"]
-        for group in (*lease.groups, *rest.groups):
-            assert to_wire(group.samples) == request(group.id).policies[number]
+        assert [each.task_id for each in (*lease.groups, *rest.groups)] == ["task-1", "task-0"]
+        for leased in (*lease.groups, *rest.groups):
+            assert to_wire(leased.samples) == request(leased.id).policies[number]
         assert (await client.lease(policy, epoch, 0, rest.cursor, wait=0.01)).groups == ()
         assert await client.commit(policy, epoch, 0) == 2
     await client.put_state(incarnation, {"step": "1"})

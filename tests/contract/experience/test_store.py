@@ -12,8 +12,9 @@ from tests.unit.experience.groups import POLICIES, request
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.keys import Keys
+from flexmarl.experience.leases import MAX_LEASE_BYTES
 from flexmarl.experience.samples import GroupId
-from flexmarl.experience.store import MAX_LEASE_BYTES, Store
+from flexmarl.experience.store import Store
 from flexmarl.runtime.errors import FencedError, InvalidRequestError, StalePolicyError
 
 
@@ -352,26 +353,29 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
     assert await indexes(store, "verifier", verifier, 0) == [0, 1, 2]
 
 
-async def test_memory_returns_to_the_start_after_commits(
+async def test_ten_thousand_groups_leave_nothing_behind_and_none_is_lost(
     server: Server, store: Store, uid: str
 ) -> None:
-    async def step(number: int) -> None:
-        incarnation = await store.take_incarnation()
-        for index in range(50):
-            await store.append(request(GroupId(incarnation, number, index), 4, 1000))
-        for policy in POLICIES:
-            assert await store.commit(policy, await store.take_epoch(policy), number) == 50
-        await store.close_step(incarnation, number)
+    incarnation, at_once, steps = await store.take_incarnation(), 1000, 10
+    epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+
+    async def produce(step: int, first: int) -> None:
+        for index in range(first, at_once, 20):
+            assert await store.append(request(GroupId(incarnation, step, index), episodes=1))
 
     def used() -> int:
         with server.client() as client:
             return sum(client.memory_usage(key) or 0 for key in client.keys(f"{Keys(uid).prefix}*"))
 
-    await step(0)
-    after_one = used()
-    for number in range(1, 5):
-        await step(number)
-    assert used() <= after_one + 200
+    after = []
+    for step in range(steps):
+        await asyncio.gather(*(produce(step, first) for first in range(20)))
+        for policy, epoch in epochs.items():
+            assert sorted(await indexes(store, policy, epoch, step)) == list(range(at_once))
+            assert await store.commit(policy, epoch, step) == at_once
+        await store.close_step(incarnation, step)
+        after.append(used())
+    assert max(after) <= after[0] + 200
 
 
 async def test_concurrent_producers_with_duplicates_store_each_identity_once(

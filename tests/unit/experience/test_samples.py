@@ -171,7 +171,7 @@ def test_arrays_of_another_type_are_refused() -> None:
         id=good.id,
         agent=good.agent,
         episode=0,
-        token_ids=good.token_ids.astype(np.int64),  # type: ignore[arg-type]  # the point
+        token_ids=good.token_ids.astype(np.int64),
         loss_mask=good.loss_mask,
         logprobs=good.logprobs,
         turns=good.turns,

@@ -9,6 +9,12 @@ An entry is named `{milliseconds}-{number}:{bytes}:{index}`, both counters padde
 that names sort as the stream does.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from flexmarl.runtime.errors import FencedError
+
 FENCE = """
 local function fenced(key, given)
   local current = tonumber(redis.call('GET', key) or '0')
@@ -168,3 +174,9 @@ if current then return {{'fenced', current}} end
 if #ARGV > 1 then redis.call('HSET', KEYS[2], unpack(ARGV, 2)) end
 return {{'ok'}}
 """
+
+
+def refuse_fenced(what: str, given: int, outcome: bytes, rest: list[Any]) -> None:
+    """FencedError when a script's reply, `outcome` and `rest`, says that `given` is over."""
+    if outcome == b"fenced":
+        raise FencedError(f"{what} {given} is over, {rest[0]} has taken over")

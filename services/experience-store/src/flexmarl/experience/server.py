@@ -9,7 +9,8 @@ import grpc.aio
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
-from flexmarl.experience.store import Lease, StoredStep
+from flexmarl.experience.leases import Lease
+from flexmarl.experience.store import StoredStep
 from flexmarl.runtime.grpc import Register
 
 

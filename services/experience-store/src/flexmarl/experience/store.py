@@ -17,7 +17,6 @@ staleness several steps lie mixed in one stream: leases and commits touch their 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,30 +30,19 @@ from flexmarl.experience import scripts
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_group
 from flexmarl.experience.connection import check_server, connect, translated
-from flexmarl.experience.entries import Name, UndecodableError, decode, encode, remains
+from flexmarl.experience.entries import encode
 from flexmarl.experience.keys import Keys
-from flexmarl.runtime.errors import FencedError, FullError, InvalidRequestError
+from flexmarl.experience.leases import Lease, Leases, check_cursor
+from flexmarl.experience.scripts import refuse_fenced
+from flexmarl.runtime.errors import FullError, InvalidRequestError
 
 APPENDS = Counter("flexmarl_experience_appends_total", "Groups offered.", ["outcome"])
 BYTES = Counter("flexmarl_experience_stored_bytes_total", "Payload of stored groups.")
-LEASED = Counter("flexmarl_experience_leased_groups_total", "Groups handed out.", ["policy"])
 LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not committed.", ["policy"])
-DEAD = Counter("flexmarl_experience_dead_letters_total", "Entries not readable.", ["reason"])
 PURGED = Counter("flexmarl_experience_purged_total", "Entries that a closed step left.")
 
-DEAD_LETTERS = 64
-"""Kept per policy."""
 MAX_LEASE_GROUPS = 1024
-MAX_LEASE_BYTES = 32 << 20
-"""Of one answer, unless its first group alone is larger."""
-_CURSOR = re.compile(r"\d{20}-\d{20}")
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    groups: list[pb.LeasedGroup]
-    cursor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +66,13 @@ class Store:
         self._order = sorted(policies)
         self._max_staleness = max_staleness
         self._redis = connect(url)
+        self._leases = Leases(self._redis, keys)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
         self._append = self._redis.register_script(scripts.APPEND)
-        self._locate = self._redis.register_script(scripts.LOCATE)
         self._commit = self._redis.register_script(scripts.COMMIT)
-        self._discard = self._redis.register_script(scripts.DISCARD)
         self._close = self._redis.register_script(scripts.CLOSE)
         self._put_state = self._redis.register_script(scripts.PUT_STATE)
 
@@ -164,7 +151,7 @@ class Store:
             APPENDS.labels("full").inc()
             raise
         APPENDS.labels(_text(outcome)).inc()
-        _refuse_fenced("incarnation", group.incarnation, outcome, rest)
+        refuse_fenced("incarnation", group.incarnation, outcome, rest)
         if outcome == b"duplicate":
             return False
         BYTES.inc(size)
@@ -189,18 +176,16 @@ class Store:
         """
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
-        if cursor and not _CURSOR.fullmatch(cursor):
-            raise InvalidRequestError(f"cursor {cursor!r} is none of ours")
+        check_cursor(cursor)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
         limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
         while True:
             arrival = self._arrivals.next()
             async with translated():
-                lease = await self._read(policy, epoch, step, cursor, limit)
+                lease = await self._leases.read(policy, epoch, step, cursor, limit)
             cursor, left = lease.cursor, until - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
-                LEASED.labels(policy).inc(len(lease.groups))
                 return lease
             await self._arrivals.wait(arrival, left)
 
@@ -213,7 +198,7 @@ class Store:
             outcome, *rest = await self._commit(
                 [keys.epoch(policy), keys.entries(policy, step), keys.stream(policy)], [epoch]
             )
-        _refuse_fenced("epoch", epoch, outcome, rest)
+        refuse_fenced("epoch", epoch, outcome, rest)
         deleted, left = rest
         LAG.labels(policy).set(left)
         return int(deleted)
@@ -239,7 +224,7 @@ class Store:
                 [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
                 [incarnation, step, keys.prefix, *self._order],
             )
-        _refuse_fenced("incarnation", incarnation, outcome, rest)
+        refuse_fenced("incarnation", incarnation, outcome, rest)
         if purged := rest[0]:
             PURGED.inc(purged)
             log.warning("closed step had entries that nobody committed", step=step, entries=purged)
@@ -257,67 +242,11 @@ class Store:
             outcome, *rest = await self._put_state(
                 [self._keys.incarnation, self._keys.state], [incarnation, *flat]
             )
-        _refuse_fenced("incarnation", incarnation, outcome, rest)
-
-    async def _read(self, policy: str, epoch: int, step: int, cursor: str, limit: int) -> Lease:
-        keys = self._keys
-        outcome, *rest = await self._locate(
-            [keys.epoch(policy), keys.entries(policy, step)],
-            [epoch, f"({cursor};" if cursor else "-", limit],  # ";" follows ":" in the alphabet
-        )
-        _refuse_fenced("epoch", epoch, outcome, rest)
-        names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
-        if not names:
-            return Lease([], cursor)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
-            found = await pipe.execute()
-        groups = []
-        for name, entries in zip(names, found, strict=True):
-            fields = entries[0][1] if entries else {}
-            try:
-                group = decode(fields)
-                if (group.id.step, group.id.index) != (step, name.index):
-                    raise UndecodableError(f"it is step {group.id.step}, index {group.id.index}")
-            except UndecodableError as error:
-                await self._bury(policy, step, name, fields, str(error) if entries else "")
-            else:
-                groups.append(group)
-        return Lease(groups, names[-1].position)
-
-    async def _bury(
-        self, policy: str, step: int, name: Name, fields: Mapping[bytes, bytes], why: str
-    ) -> None:
-        """Dead letter; its index counts as not stored, so that the orchestrator issues it again."""
-        reason = "undecodable" if fields else "lost"
-        keys = self._keys
-        kept: list[bytes | str | int] = ["dead:reason", why or reason]
-        kept += ["dead:step", step, "dead:index", name.index, *remains(fields)]
-        buried = await self._discard(
-            [keys.entries(policy, step), keys.stored(step), keys.stream(policy), keys.dead(policy)],
-            [name.text, name.index, policy, DEAD_LETTERS, len(kept), *kept],
-        )
-        if buried:  # else it was committed meanwhile
-            DEAD.labels(reason).inc()
-            log.error(
-                "entry unreadable, its group must be played again",
-                policy=policy, step=step, index=name.index, reason=why or reason,
-            )  # fmt: skip
+        refuse_fenced("incarnation", incarnation, outcome, rest)
 
     def _known(self, policy: str) -> None:
         if policy not in self._policies:
             raise InvalidRequestError(f"policy {policy!r} is none of {self._order}")
-
-
-def _within(most: int, names: list[Name]) -> list[Name]:
-    """The first names, at least one, whose payloads together have at most `most` bytes."""
-    total = 0
-    for number, name in enumerate(names):
-        total += name.size
-        if total > most:
-            return names[: max(1, number)]
-    return names
 
 
 def _text(value: bytes | str) -> str:
@@ -328,8 +257,3 @@ def _check_counters(**counters: int) -> None:
     for name, value in counters.items():
         if value >= MAX_COUNTER or (value == 0 and name != "step"):
             raise InvalidRequestError(f"{name} is {value}")
-
-
-def _refuse_fenced(what: str, given: int, outcome: bytes, rest: list[Any]) -> None:
-    if outcome == b"fenced":
-        raise FencedError(f"{what} {given} is over, {rest[0]} has taken over")
