@@ -614,7 +614,9 @@ class PutStateRequest(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     @_builtins.property
-    def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def fields(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """other fields keep their values"""
+
     def __init__(
         self,
         *,

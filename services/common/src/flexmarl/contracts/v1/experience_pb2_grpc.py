@@ -28,7 +28,7 @@ if _version_not_supported:
 class ExperienceStub(object):
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     def __init__(self, channel):
@@ -87,7 +87,7 @@ class ExperienceStub(object):
 class ExperienceServicer(object):
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     def TakeIncarnation(self, request, context):
@@ -126,7 +126,8 @@ class ExperienceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stored(self, request, context):
-        """Indexes of a step that are stored or were already committed.
+        """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
+        entry that cannot be read is forgotten, so that its group is played again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,7 +212,7 @@ def add_ExperienceServicer_to_server(servicer, server):
 class Experience(object):
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     @staticmethod

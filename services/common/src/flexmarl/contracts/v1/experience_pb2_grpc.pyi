@@ -29,7 +29,7 @@ GRPC_VERSION: str
 class ExperienceStub:
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     @_typing.overload
@@ -47,7 +47,9 @@ class ExperienceStub:
     Commit: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]
     """Acknowledges and deletes a policy's groups of a step."""
     Stored: _grpc.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]
-    """Indexes of a step that are stored or were already committed."""
+    """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
+    entry that cannot be read is forgotten, so that its group is played again.
+    """
     CloseStep: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CloseStepRequest, _experience_pb2.CloseStepResponse]
     """Forgets the identities of a finished step; a later append to it is a duplicate."""
     GetState: _grpc.UnaryUnaryMultiCallable[_experience_pb2.GetStateRequest, _experience_pb2.GetStateResponse]
@@ -58,7 +60,7 @@ class ExperienceStub:
 class ExperienceAsyncStub(ExperienceStub):
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -73,7 +75,9 @@ class ExperienceAsyncStub(ExperienceStub):
     Commit: _aio.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]  # type: ignore[assignment]
     """Acknowledges and deletes a policy's groups of a step."""
     Stored: _aio.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]  # type: ignore[assignment]
-    """Indexes of a step that are stored or were already committed."""
+    """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
+    entry that cannot be read is forgotten, so that its group is played again.
+    """
     CloseStep: _aio.UnaryUnaryMultiCallable[_experience_pb2.CloseStepRequest, _experience_pb2.CloseStepResponse]  # type: ignore[assignment]
     """Forgets the identities of a finished step; a later append to it is a duplicate."""
     GetState: _aio.UnaryUnaryMultiCallable[_experience_pb2.GetStateRequest, _experience_pb2.GetStateResponse]  # type: ignore[assignment]
@@ -83,7 +87,7 @@ class ExperienceAsyncStub(ExperienceStub):
 class ExperienceServicer(metaclass=_abc_1.ABCMeta):
     """The experience store in front of Redis Streams. One service per job; stateless.
     Writers name an incarnation, readers an epoch; whatever is older than the store's own is refused
-    (FAILED_PRECONDITION), so that a process that was replaced cannot be heard any more.
+    (ABORTED), so that a process that was replaced cannot be heard any more.
     """
 
     @_abc_1.abstractmethod
@@ -132,7 +136,9 @@ class ExperienceServicer(metaclass=_abc_1.ABCMeta):
         request: _experience_pb2.StoredRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_experience_pb2.StoredResponse, _abc.Awaitable[_experience_pb2.StoredResponse]]:
-        """Indexes of a step that are stored or were already committed."""
+        """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
+        entry that cannot be read is forgotten, so that its group is played again.
+        """
 
     @_abc_1.abstractmethod
     def CloseStep(
