@@ -49,22 +49,27 @@ class Batch:
     def add(self, turns: Sequence[Turn]) -> None:
         """Append turns as rows; the last prompt token is the one fed next."""
         self._widen(turns)
-        for row, turn in enumerate(turns, self.count):
-            request, sampling = turn.request, turn.request.sampling
-            self.lengths[row] = len(request.prompt_ids) - 1
-            self.last[row] = request.prompt_ids[-1]
-            self.sampled[row] = 0
-            self.max_tokens[row] = turn.max_tokens
-            self.seeds[row] = request.seed
-            greedy = sampling.temperature == 0
-            self.greedy[row] = greedy
-            self.temperature[row] = 1.0 if greedy else sampling.temperature
-            off = greedy or sampling.top_k == 0
-            self.top_k[row] = self._vocab_size if off else min(sampling.top_k, self._vocab_size)
-            off = greedy or sampling.top_p == 1
-            self.top_p[row] = np.inf if off else sampling.top_p  # a rounded sum may exceed 1
-            self._stops[row] = -1
-            self._stops[row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
+        rows = slice(self.count, self.count + len(turns))
+        samplings = [turn.request.sampling for turn in turns]
+        greedy = np.array([sampling.temperature == 0 for sampling in samplings])
+        top_k = np.array([sampling.top_k for sampling in samplings])
+        top_p = np.array([sampling.top_p for sampling in samplings])
+        self.lengths[rows] = [len(turn.request.prompt_ids) - 1 for turn in turns]
+        self.last[rows] = [turn.request.prompt_ids[-1] for turn in turns]
+        self.sampled[rows] = 0
+        self.max_tokens[rows] = [turn.max_tokens for turn in turns]
+        self.seeds[rows] = np.array([turn.request.seed for turn in turns], np.uint64)
+        self.greedy[rows] = greedy
+        temperature = [sampling.temperature for sampling in samplings]
+        self.temperature[rows] = np.where(greedy, 1.0, temperature)
+        everything = self._vocab_size
+        self.top_k[rows] = np.where(greedy | (top_k == 0), everything, top_k).clip(max=everything)
+        # infinity is off, not 1: a rounded sum of probabilities may exceed 1
+        self.top_p[rows] = np.where(greedy | (top_p == 1), np.inf, top_p)
+        self._stops[rows] = -1
+        for row, sampling in enumerate(samplings, self.count):
+            if sampling.stop_token_ids:
+                self._stops[row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
         self.turns += turns
         self.count += len(turns)
 

@@ -16,8 +16,8 @@ class WorkThread(Executor):
     """An executor whose thread calls `work` in between.
 
     `work` is called after the first submitted call; it returns the seconds after which it wants to
-    be called again, or None to sleep until the next submitted call. When it raises, `failed` gets the error and the thread ends: later calls
-    are cancelled.
+    be called again, or None to sleep until the next submitted call. When it raises, `failed` gets
+    the error and the thread ends: later calls are cancelled.
     """
 
     def __init__(
