@@ -1,5 +1,6 @@
 """A supervisor in a process of its own, and a look at everything that it must not leave."""
 
+import json
 import os
 import shutil
 import signal
@@ -85,9 +86,21 @@ class Supervised:
         (self.run_dir / f"{process}.do").write_text(order)
 
     def start(self, imports: str = "json") -> "subprocess.Popen[str]":
+        return self._start(["-c", SUPERVISOR, str(self.run_dir), imports])
+
+    def start_real(self, job: Path, *options: str) -> "subprocess.Popen[str]":
+        """`flexmarl run` with the real processes, in a directory of its own."""
+        shutil.rmtree(self.run_dir)
+        return self.resume_real(job, *options, resume=False)
+
+    def resume_real(self, job: Path, *options: str, resume: bool = True) -> "subprocess.Popen[str]":
+        command = ["-m", "flexmarl.cli", "run", str(job), "--run-dir", str(self.run_dir), "--plain"]
+        return self._start([*command, *options, *(["--resume"] if resume else [])])
+
+    def _start(self, arguments: list[str]) -> "subprocess.Popen[str]":
         own = {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(self.temporary)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, str(self.run_dir), imports],
+            [sys.executable, *arguments],
             env=os.environ | own | {"SUPERVISED_RUN": str(self.run_dir)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -134,13 +147,27 @@ class Supervised:
         submissions = self.run_dir / "submissions"
         uids = submissions.read_text().split() if submissions.exists() else []
         shared = [path for uid in uids for path in Path("/dev/shm").glob(f"flexmarl-{uid}*")]
-        return [*map(str, self.processes()), *map(str, shared), *map(str, self.temporary.iterdir())]
+        sockets = self.temporary.glob("flexmarl-*")
+        return [*map(str, self.processes()), *map(str, shared), *map(str, sockets)]
 
     def warm(self) -> int:
         """Pid of the warm parent."""
         named = [pid for pid in self.processes() if self._comm(pid) == "warm"]
         assert len(named) == 1
         return named[0]
+
+    def pid_of(self, process: str) -> int:
+        """Of a real process, which the kernel knows by the first 15 letters of its name."""
+        return next(pid for pid in self.processes() if self._comm(pid) == process[:15])
+
+    def progress(self) -> dict[str, object]:
+        path = self.run_dir / "progress.json"
+        found: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def steps(self) -> int:
+        path = self.run_dir / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
     def is_session_of_its_own(self, pid: int) -> bool:
         return self._comm(pid) == "sleep" and os.getsid(pid) == pid

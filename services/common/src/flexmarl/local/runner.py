@@ -11,9 +11,8 @@ from typing import Any
 from flexmarl.local.forks import ColdError, WarmParent
 from flexmarl.local.plan import ProcessPlan, next_restart
 from flexmarl.local.system import Child, describe_exit, last_lines, spawn
+from flexmarl.runtime.process import HOPELESS
 
-HOPELESS = 3
-"""Exit code that says: a restart cannot mend this."""
 READY_POLL_SECONDS = 0.05
 START_SECONDS = 5.0
 """How long others wait with their start for one that is starting: more at once take longer."""

@@ -5,6 +5,9 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+HOPELESS = 3
+"""Exit code of a process that a restart cannot mend; the last line on stderr says why."""
+
 
 class _StopError(Exception):
     pass

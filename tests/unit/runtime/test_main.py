@@ -1,0 +1,51 @@
+"""How the end of a process's body becomes an exit code and last words."""
+
+from pathlib import Path
+
+import pytest
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.runtime import main
+from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.process import HOPELESS
+from flexmarl.runtime.settings import Settings
+
+JOB = """
+apiVersion: flexmarl.io/v1alpha1
+kind: MARLJob
+metadata: {name: team}
+spec:
+  policies: [{name: solver, model: {uri: "random://llama?hidden=8"}}]
+  agents: [{name: solver, policy: solver}]
+  workflow: {name: solver-verifier}
+  data: {uri: "gym://chain_sum"}
+  steps: 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.setenv("FLEXMARL_JOB_FILE", str(tmp_path / "job.yaml"))
+    monkeypatch.setenv("FLEXMARL_JOB_UID", "uid")
+    monkeypatch.setattr(main, "configure", lambda *_: None)  # the test's own logging stays
+
+
+def test_a_job_that_cannot_be_used_ends_with_its_reason_and_a_code_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def body(settings: Settings, job: MARLJob) -> None:
+        raise InvalidJobError("model.uri: no such\nmodel")
+
+    with pytest.raises(SystemExit) as end:
+        main.run("test", body)
+    assert end.value.code == HOPELESS
+    assert capsys.readouterr().err.splitlines()[-1] == "model.uri: no such model"
+
+
+def test_anything_else_surfaces(capsys: pytest.CaptureFixture[str]) -> None:
+    async def body(settings: Settings, job: MARLJob) -> None:
+        raise UnavailableError("try again")
+
+    with pytest.raises(ExceptionGroup):
+        main.run("test", body)
