@@ -31,6 +31,9 @@ Answer = Callable[[int, rollout_pb2.GroupFinished], None]
 Hopeless = Callable[[int, str], Awaitable[None]]
 Stored = Callable[[], Awaitable[Iterable[int]]]
 
+QUIET_SECONDS = 10.0
+"""A worker that goes on failing is not said again."""
+
 log = structlog.get_logger()
 
 
@@ -60,10 +63,19 @@ class Workers:
             return await self._stubs[worker].RunGroup(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             if fault_of(error) is Fault.PEER:
-                self._failed_at[worker] = time.monotonic()
+                self._note(worker, error)
             raise
         finally:
             self._outstanding[worker] -= 1
+
+    def _note(self, worker: str, error: grpc.aio.AioRpcError) -> None:
+        """Let the worker rest; said once, however many groups it failed."""
+        now = time.monotonic()
+        if now - self._failed_at.get(worker, 0.0) > QUIET_SECONDS:
+            log.warning(
+                "worker fails, its groups are issued again", worker=worker, error=says(error)
+            )
+        self._failed_at[worker] = now
 
 
 class Groups:
@@ -184,7 +196,7 @@ class Groups:
                         f"group {index} could not be played for {self._limits.unreachable:g} s; "
                         f"last: {says(error)}"
                     ) from error
-                log.info("group waits to be played again", index=index, error=says(error))
+                log.debug("group waits to be played again", index=index, error=says(error))
         if self._failures[index] < self._limits.group_tries:
             await asyncio.sleep(pause(self._attempts[index]))
 
