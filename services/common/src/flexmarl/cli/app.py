@@ -11,7 +11,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flexmarl.cli.commands import episodes, export, report, run, serve, status, validate, version
+from flexmarl.cli.commands import (
+    bench,
+    episodes,
+    export,
+    report,
+    run,
+    serve,
+    status,
+    validate,
+    version,
+)
 from flexmarl.cli.console import FAILED, INTERRUPTED, INVALID, CommandError, warn
 
 HELP = """Train teams of language-model agents by reinforcement learning.
@@ -63,6 +73,7 @@ app = typer.Typer(
 )
 for module in (run, validate, status, report, episodes, export, serve, version):
     app.command(module.__name__.rsplit(".", 1)[1], epilog=EXIT_CODES)(module.command)
+app.add_typer(bench.app, name="bench", epilog=EXIT_CODES)
 
 
 def main() -> None:

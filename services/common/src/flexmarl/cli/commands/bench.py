@@ -1,0 +1,70 @@
+"""`flexmarl bench`: the services measured against plain code in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flexmarl.bench.measure import Measure
+
+app = typer.Typer(
+    help="Measure the services against plain code, alternately, in one run.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class Size(StrEnum):
+    ONE_MILLION = "1m"
+    SMOLLM2 = "smollm2"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="The machine-readable form.")]
+SizeOption = Annotated[Size, typer.Option(help="The model: 1M random parameters, or SmolLM2-135M.")]
+
+
+@app.command()
+def rollout(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> None:
+    """Sampled tokens per second: worker, engine and store against a plain KV-cache loop."""
+    from flexmarl.bench import rollout as bench
+
+    _show("rollout", bench.run(bench.CASES[size]), as_json=json)
+
+
+@app.command()
+def train(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> None:
+    """Trained tokens per second: store and training slot against a plain loop."""
+    from flexmarl.bench import train as bench
+
+    _show("train", bench.run(bench.CASES[size]), as_json=json)
+
+
+@app.command()
+def start(
+    job: Annotated[Path, typer.Argument(metavar="JOB", exists=True, dir_okay=False)],
+    rounds: Annotated[int, typer.Option(min=1, max=20)] = 3,
+    *,
+    json: JsonOption = False,
+) -> None:
+    """Seconds from `flexmarl run JOB` to its first trained step."""
+    from flexmarl.bench import start as bench
+
+    _show("start", bench.run(job, rounds), as_json=json)
+
+
+def _show(name: str, measuring: Coroutine[Any, Any, list[Measure]], *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from flexmarl.bench import measure
+
+    measures = asyncio.run(measuring)
+    if as_json:
+        typer.echo(measure.as_json(name, measures))
+    else:
+        Console().print(measure.as_table(name, measures))
