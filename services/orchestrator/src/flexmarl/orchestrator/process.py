@@ -9,14 +9,12 @@ from dataclasses import dataclass
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.reading import JobFileError
-from flexmarl.orchestrator.calls import cause
 from flexmarl.orchestrator.run import run_job
 from flexmarl.runtime import main as runtime
-from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.process import HOPELESS
 from flexmarl.runtime.settings import Settings
 
-FAILED = 3
 STOPPED = 143
 
 
@@ -41,11 +39,8 @@ def main() -> None:
     process = Process()
     try:
         runtime.run("orchestrator", process.body)
-    except (BaseExceptionGroup, JobFileError) as error:
-        known = cause(error)
-        if not isinstance(known, JobFailedError | InvalidJobError | JobFileError):
-            raise
-        print(" ".join(str(known).splitlines()), file=sys.stderr)
-        sys.exit(FAILED)
+    except JobFileError as error:
+        print(" ".join(str(error).splitlines()), file=sys.stderr)
+        sys.exit(HOPELESS)
     if not process.complete:
         sys.exit(STOPPED)
