@@ -149,7 +149,8 @@ def test_a_good_job_breaks_no_rule() -> None:
         ),
         (
             ["spec.code={path: src}"],
-            "spec.code: would be ignored; neither workflow nor reward has an entrypoint; remove it",
+            "spec.code: would be ignored; no workflow, environment or reward has an entrypoint; "
+            "remove it",
         ),
         (
             ["spec.eval.data.format=jsonl"],
@@ -236,6 +237,11 @@ def test_what_is_odd_but_possible_is_a_warning(override: str, field: str) -> Non
 )
 def test_what_is_used_is_allowed(override: str) -> None:
     assert found(override) == []
+
+
+def test_code_may_hold_an_environment_alone() -> None:
+    play = "{name: environment, config: {environment: {entrypoint: 'a:b'}}}"
+    assert found("spec.code={path: src}", f"spec.workflow={play}") == []
 
 
 def test_a_job_that_trains_nothing_is_refused() -> None:

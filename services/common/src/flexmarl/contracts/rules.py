@@ -203,9 +203,11 @@ def one_source_of_code(spec: Place) -> Iterator[Problem]:
         if field.given and len(given) != 1:
             says = "both name and entrypoint are given" if given else "says not what to run"
             yield Problem(field.path, says, "exactly one of name and entrypoint is needed")
-    entrypoints = [spec[key]["entrypoint"] for key in ("workflow", "reward")]
-    if spec["code"].given and not any(place.given for place in entrypoints):
-        yield ignored(spec["code"], "neither workflow nor reward has an entrypoint")
+    workflow = spec["workflow"]
+    places = [workflow, spec["reward"], workflow["config"]["environment"]]
+    if spec["code"].given and not any(place["entrypoint"].given for place in places):
+        because = "no workflow, environment or reward has an entrypoint"
+        yield ignored(spec["code"], because)
 
 
 def data_is_described_once(spec: Place) -> Iterator[Problem]:
