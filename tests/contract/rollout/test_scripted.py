@@ -17,7 +17,7 @@ from flexmarl.data.sources import load_records
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
-from flexmarl.rollout.checks import check_job
+from flexmarl.rollout.checks import check_code, code_of
 from flexmarl.rollout.engines.base import Loaded
 from flexmarl.rollout.engines.scheduler import ScheduledEngine
 from flexmarl.rollout.engines.scripted import ScriptedBackend
@@ -96,7 +96,7 @@ async def test_the_example_of_ones_own_code_plays(
 ) -> None:
     path = repo / "examples/custom/job.yaml"
     job = load_job(path)
-    assert check_job(job, path.parent) == []
+    assert check_code(code_of(job), path.parent) == []
     tasks = load_records(job.spec.data, path.parent, 0)
     async with (
         scripted(f"unix://{sockets}/s.sock", "scout") as scout,

@@ -131,7 +131,12 @@ def test_a_good_job_breaks_no_rule() -> None:
         ),
         (
             ["spec.agents[judge].sampling.topK=5"],
-            "spec.agents[2].sampling.topK: would be ignored; temperature 0 always takes the "
+            "spec.agents[2].sampling.topK: would be ignored; chat completions have no such "
+            "parameter; remove it",
+        ),
+        (
+            ["spec.agents[judge].sampling.topP=0.5"],
+            "spec.agents[2].sampling.topP: would be ignored; temperature 0 always takes the "
             "likeliest token; remove it",
         ),
         (

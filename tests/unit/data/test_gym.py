@@ -56,10 +56,10 @@ def test_words_lists_and_plus_signs_pass_as_parameters() -> None:
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("gym://chain_sm", ["spec.data.uri", "'chain_sm'", "did you mean 'chain_sum'?"]),
-        ("gym://chain_sum?min_term=2", ["no parameter 'min_term'", "did you mean 'min_terms'?"]),
-        ("gym://chain_sum?min_terms=two", ["'min_terms'", "'two'", "int"]),
-        ("gym://chain_sum?min_terms=true", ["True", "int"]),
+        ("gym://chain_sm", ["spec.data.uri", '"chain_sm"', 'did you mean "chain_sum"?']),
+        ("gym://chain_sum?min_term=2", ['no parameter "min_term"', 'did you mean "min_terms"?']),
+        ("gym://chain_sum?min_terms=two", ['"min_terms"', '"two"', "int"]),
+        ("gym://chain_sum?min_terms=true", ["true", "int"]),
         ("gym://chain_sum?min_terms=9", ["refuses", "max_terms must be >= min_terms"]),
         ("gym://chain_sum?min_terms", ["name=value"]),
         ("gym://chain_sum?seed=1&seed=2", ["twice"]),

@@ -52,9 +52,9 @@ def test_columns_may_change_places(tmp_path: Path) -> None:
 def test_a_missing_file_names_itself_and_its_neighbour(tmp_path: Path) -> None:
     write(tmp_path, "{}\n")
     text = refusal(tmp_path, "file://task.jsonl")
-    assert text.startswith("spec.data.uri: 'file://task.jsonl'")
+    assert text.startswith('spec.data.uri: "file://task.jsonl"')
     assert "does not exist" in text
-    assert "'tasks.jsonl'" in text
+    assert '"tasks.jsonl"' in text
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ def test_a_missing_column_names_those_that_exist_and_the_nearest(tmp_path: Path)
     uri = write(tmp_path, '{"problem": 1, "level": 2}\n{"level": 3}\n')
     text = refusal(tmp_path, uri, columns={"question": "problm"})
     assert "spec.data.columns.question: line 1" in text
-    assert "level, problem; did you mean 'problem'?" in text
+    assert 'level, problem; did you mean "problem"?' in text
     assert "line 2" in refusal(tmp_path, uri, columns={"question": "problem"})
 
 
 def test_the_format_is_told_by_the_name_or_the_job(tmp_path: Path) -> None:
     uri = write(tmp_path, '{"q": 1}\n', "tasks.txt")
-    assert "spec.data.format" in refusal(tmp_path, uri)
+    assert '"tasks.txt" does not tell; set format' in refusal(tmp_path, uri)
     assert load(tmp_path, uri, format=DataFormat.JSONL) == [{"q": 1}]
 
 
@@ -121,7 +121,7 @@ def test_parquet_values_become_json_or_are_refused(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "tasks.parquet")
     assert load(tmp_path, "file://tasks.parquet") == [{"day": "2026-01-02", "f": None}]
     parquet.write_table(pa.table({"raw": [b"1"]}), tmp_path / "tasks.parquet")
-    assert "row 0, column 'raw': a bytes" in refusal(tmp_path, "file://tasks.parquet")
+    assert 'row 0, column "raw": a bytes' in refusal(tmp_path, "file://tasks.parquet")
 
 
 def test_a_file_that_is_no_parquet_or_has_no_row_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.job import MARLJob
-from flexmarl.rollout.checks import check_job
+from flexmarl.contracts.job import MARLJob, RewardSpec, WorkflowSpec
+from flexmarl.rollout.checks import JobCode, check_code, code_of
 
 MODEL = {"uri": "random://llama?hidden=64&layers=2&heads=4"}
 
@@ -29,7 +29,7 @@ def check(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
             "steps": 1,
         }
         job = MARLJob.model_validate({"metadata": {"name": "x"}, "spec": spec | changes})
-        return [str(problem) for problem in check_job(job, tmp_path)]
+        return [str(problem) for problem in check_code(code_of(job), tmp_path)]
 
     yield run
     sys.modules.pop("checked", None)
@@ -101,30 +101,225 @@ def test_an_own_workflows_config_is_checked_by_its_model(check: Callable[..., li
         "from flexmarl.rollout.api import *\n"
         "class RunConfig(Config):\n    rounds: int = 1\n"
         "class run(Workflow):\n    Config = RunConfig\n"
+        "    async def run(self, task, team): ...\n"
     )
     workflow = {"entrypoint": "checked:run", "config": {"round": 2, "rounds": "many"}}
     assert check(code, workflow=workflow) == [
-        'spec.workflow.config.rounds: "many": input should be a valid integer, '
-        "unable to parse string as an integer",
-        'spec.workflow.config.round: unknown key; rounds; did you mean "rounds"?',
+        'spec.workflow.config.rounds: "many" is not allowed; must be a whole number',
+        'spec.workflow.config.round: unknown field; did you mean "rounds"?',
     ]
 
 
 def test_a_config_that_nothing_reads_is_refused(check: Callable[..., list[str]]) -> None:
     code = "async def run(task, team): ...\n"
     (problem,) = check(code, workflow={"entrypoint": "checked:run", "config": {"x": 1}})
-    assert problem.startswith("spec.workflow.config.x: unknown key")
+    assert problem == "spec.workflow.config.x: unknown field; allowed here: none"
 
 
-def test_a_sampling_that_an_external_api_does_not_know_is_refused(
-    check: Callable[..., list[str]],
+WORKFLOWS = """
+import functools
+from flexmarl.rollout.api import Workflow
+
+class Sync(Workflow):
+    def run(self, task, team): ...
+class NoTeam(Workflow):
+    async def run(self, task): ...
+class Yields(Workflow):
+    async def run(self, task, team):
+        yield 1.0
+class Empty(Workflow): ...
+class SyncStart(Workflow):
+    def start(self): ...
+    async def run(self, task, team): ...
+class NoArguments(Workflow):
+    def __init__(self): ...
+    async def run(self, task, team): ...
+class Breaks(Workflow):
+    def __init__(self, config, agents):
+        {}["lost"]
+    async def run(self, task, team): ...
+class NoModel(Workflow):
+    Config = dict
+    async def run(self, task, team): ...
+async def no_team(task): ...
+
+def traced(function):
+    @functools.wraps(function)
+    def call(*arguments):
+        return function(*arguments)
+    return call
+class Wrapped(Workflow):
+    @traced
+    async def run(self, task, team): ...
+@traced
+async def wrapped(task, team): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Sync", "its run is no async function"),
+        ("NoTeam", "its run cannot be called: too many positional arguments"),
+        ("Yields", "its run is no async function"),
+        ("Empty", "it has no run of its own"),
+        ("SyncStart", "its start is no async function"),
+        ("NoArguments", "cannot be made: too many positional arguments; its parameters are ()"),
+        ("Breaks", "cannot be made: KeyError: 'lost' ("),
+        ("NoModel", "its Config is no subclass of flexmarl.rollout.api.Config"),
+        ("no_team", "too many positional arguments; its parameters are (task)"),
+    ],
+)
+def test_a_workflow_that_could_not_be_run_is_found(
+    check: Callable[..., list[str]], name: str, words: str
 ) -> None:
-    api = {"baseUrl": "http://x/v1", "model": "m"}
-    external = {"kind": "openai", "openai": api}
+    (problem,) = check(WORKFLOWS, workflow={"entrypoint": f"checked:{name}"})
+    assert problem.startswith(f'spec.workflow.entrypoint: "checked:{name}" ')
+    assert words in problem
+
+
+@pytest.mark.parametrize("name", ["Wrapped", "wrapped"])
+def test_a_wrapped_async_function_is_one(check: Callable[..., list[str]], name: str) -> None:
+    assert check(WORKFLOWS, workflow={"entrypoint": f"checked:{name}"}) == []
+
+
+REWARDS = """
+def none(): ...
+def task_only(task): ...
+def one_more(task, episode, weight): ...
+def yields(task, episode):
+    yield 1.0
+async def yields_too(task, episode):
+    yield 1.0
+class Kind:
+    def __call__(self, task, episode): ...
+kind = Kind()
+class Lazy:
+    def __call__(self, task, episode):
+        yield 1.0
+lazy = Lazy()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("none", "too many positional arguments; its parameters are ()"),
+        ("task_only", "too many positional arguments; its parameters are (task)"),
+        ("one_more", "missing a required argument: 'weight'"),
+        ("yields", "is a generator; it must return the reward"),
+        ("yields_too", "is a generator"),
+        ("lazy", "is a generator"),
+        ("Kind", "is no function"),
+    ],
+)
+def test_a_reward_that_could_not_be_called_is_found(
+    check: Callable[..., list[str]], name: str, words: str
+) -> None:
+    (problem,) = check(REWARDS, reward={"entrypoint": f"checked:{name}"})
+    assert problem.startswith(f'spec.reward.entrypoint: "checked:{name}" ')
+    assert words in problem
+
+
+def test_an_object_that_can_be_called_is_a_reward(check: Callable[..., list[str]]) -> None:
+    assert check(REWARDS, reward={"entrypoint": "checked:kind"}) == []
+
+
+WORLDS = """
+class NoSeed:
+    def reset(self, task): ...
+    def step(self, text): ...
+class NoText:
+    def reset(self, task, seed): ...
+    def step(self): ...
+class NoStep:
+    def reset(self, task, seed): ...
+    step = 3
+class Static:
+    @staticmethod
+    def reset(task, seed): ...
+    def step(self, text): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NoSeed", "its reset cannot be called: too many positional arguments"),
+        ("NoText", "its step cannot be called: too many positional arguments"),
+        ("NoStep", "it has no method step"),
+    ],
+)
+def test_an_environment_that_could_not_be_played_is_found(
+    check: Callable[..., list[str]], name: str, words: str
+) -> None:
+    environment = {"entrypoint": f"checked:{name}"}
+    workflow = {"name": "environment", "config": {"environment": environment}}
+    (problem,) = check(WORLDS, workflow=workflow, reward=None)
+    assert problem.startswith("spec.workflow.config.environment.entrypoint: ")
+    assert words in problem
+
+
+def test_an_environment_of_static_methods_is_one(check: Callable[..., list[str]]) -> None:
+    environment = {"entrypoint": "checked:Static"}
+    workflow = {"name": "environment", "config": {"environment": environment}}
+    assert check(WORLDS, workflow=workflow, reward=None) == []
+
+
+def test_a_missing_folder_of_code_is_said_once(check: Callable[..., list[str]]) -> None:
+    problems = check(code={"path": "nowhere"}, workflow={"entrypoint": "not_here:run"})
+    assert [problem.split(":")[0] for problem in problems] == ["spec.code.path"]
+
+
+def test_all_that_is_wrong_with_a_config_is_said_at_once(check: Callable[..., list[str]]) -> None:
+    scorer = {"name": "exact-match", "config": {"extract": "(a"}}
+    config = {"solver": "b", "scorer": scorer, "acept": "yes", "solverPrompt": "{a.b}"}
+    two = [{"name": "a", "policy": "a"}, {"name": "c", "policy": "a"}]
     problems = check(
-        policies=[{"name": "a", "engine": external, "training": {"algorithm": "none"}}],
-        agents=[{"name": "a", "policy": "a", "sampling": {"topK": 5}}],
+        agents=two, workflow={"name": "solver-verifier", "config": config}, reward=None
     )
-    assert problems == [
-        "spec.agents[0].sampling.topK: 5: a chat completions API has no such parameter; 0"
+    assert [
+        problem.split(": ")[0].removeprefix("spec.workflow.config.") for problem in problems
+    ] == [
+        "acept",
+        "solver",
+        "solverPrompt",
+        "scorer.config.extract",
     ]
+
+
+def test_rewards_that_another_replaces_are_a_warning(check: Callable[..., list[str]]) -> None:
+    (problem,) = check(workflow={"name": "debate", "config": {}}, agents=[
+        {"name": "a", "policy": "a"}, {"name": "b", "policy": "a"}])  # fmt: skip
+    assert "takes the place of the rewards that workflow debate gives" in problem
+
+
+@pytest.mark.parametrize(
+    ("workflow", "reward", "found"),
+    [
+        ({"name": "single", "config": {"prompt": "{qestion}"}},
+         {"name": "exact-match", "config": {"answer": "question"}},
+         ['config.prompt: record 1 of spec.data has no field "qestion"; there is question or '
+          'answer; did you mean "question"?']),
+        ({"name": "single"}, {"name": "exact-match", "config": {"answer": "anser"}},
+         ['reward.config.answer: record 1 of spec.data has no field "anser"']),
+        ({"name": "single"}, {"name": "math"},
+         ['reward.config.answer: record 2 of spec.data has nothing in its field "answer"']),
+        ({"name": "single"}, {"name": "gym"},
+         ['"answer"', '"metadata"', '"gym"']),
+    ],
+)  # fmt: skip
+def test_a_field_that_records_lack_is_found(
+    tmp_path: Path, workflow: dict[str, Any], reward: dict[str, Any], found: list[str]
+) -> None:
+    records: list[dict[str, Any]] = [
+        {"question": "1+1", "answer": "2"},
+        {"question": "1+2", "answer": None},
+    ]
+    code = JobCode(
+        WorkflowSpec(**workflow), RewardSpec(**reward), None, ["a"], records={"spec.data": records}
+    )
+    problems = [str(problem) for problem in check_code(code, tmp_path)]
+    assert len(problems) == len(found)
+    for problem, words in zip(problems, found, strict=True):
+        assert words in problem

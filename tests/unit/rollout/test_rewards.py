@@ -60,7 +60,7 @@ def test_a_wrong_scorer_is_named_with_the_nearest() -> None:
         JobCodeError, match=r'scorer.name: "exact_match" is no scorer.*"exact-match"'
     ):
         scorer("exact_match")
-    with pytest.raises(JobCodeError, match=r"scorer.config.extract: .*unterminated"):
+    with pytest.raises(JobCodeError, match=r"scorer.config.extract: .*missing \)"):
         scorer("exact-match", extract="(")
 
 
@@ -199,7 +199,7 @@ asyncio.run(main())
         (RewardSpec(name="math", entrypoint="a:b"), "spec.reward: names a reward twice"),
         (
             RewardSpec(name="exact-match", config={"anwser": "x"}),
-            'spec.reward.config.anwser: unknown key.*"answer"',
+            'spec.reward.config.anwser: unknown field.*"answer"',
         ),
         (RewardSpec(name="gym", config={"agent": "c"}), "spec.reward.config.agent: .*a or b"),
         (
@@ -227,3 +227,24 @@ async def test_the_named_agents_last_reply_is_scored(make_episode: Callable[...,
     of_a = make_reward(RewardSpec(name="exact-match", config={"agent": "a"}), AGENTS)
     assert await last.reward(TASK, episode) == 0.0
     assert await of_a.reward(TASK, episode) == 1.0
+
+
+@pytest.mark.parametrize("name", ["exact-match", "math", "gym"])
+async def test_a_pattern_that_explodes_is_stopped_while_the_loop_goes_on(name: str) -> None:
+    explosive = make_scorer(
+        ScorerChoice(name=name, config={"extract": r"^(a|aa)+$"}, timeout=0.5), ("scorer",)
+    )
+    record = {"question": "x", "answer": "2", "metadata": {}, "gym": "chain_sum"}
+    rounds = 0
+
+    async def beat() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0.01)
+
+    beating = asyncio.create_task(beat())
+    with pytest.raises(RewardTimeoutError, match=r"extract .* took more than 0.5 s"):
+        await explosive.score("a" * 60 + "b", record)
+    beating.cancel()
+    assert rounds > 5

@@ -148,13 +148,18 @@ def test_roles_go_by_configuration_then_name_then_order() -> None:
         ("solver_verifier", {}, ["a"], 'did you mean "solver-verifier"'),
         ("debate", {}, ["a"], "two or more"),
         ("debate", {"agents": ["a", "a"]}, ["a", "b"], "two or more"),
-        ("debate", {"rounds": 0}, ["a", "b"], "spec.workflow.config.rounds: 0: "),
+        (
+            "debate",
+            {"rounds": 0},
+            ["a", "b"],
+            "spec.workflow.config.rounds: 0 is not allowed; must be at least 1",
+        ),
         ("planner-executor", {}, ["a"], "to execute the plan"),
         ("mixture-of-agents", {}, ["a"], "proposers are none"),
-        ("single", {"promt": "x"}, ["a"], 'config.promt: unknown key.*"prompt"'),
+        ("single", {"promt": "x"}, ["a"], 'config.promt: unknown field.*"prompt"'),
         ("single", {"prompt": "{question"}, ["a"], "config.prompt: .*write {{ and }}"),
-        ("single", {"prompt": "{}"}, ["a"], "a field needs a name"),
-        ("environment", {}, ["a"], "config.environment: field required"),
+        ("single", {"prompt": "{}"}, ["a"], "only names of task fields stand in braces"),
+        ("environment", {}, ["a"], "config.environment: required, but missing"),
         (
             "environment",
             {"environment": {"entrypoint": "math:pi"}},
@@ -178,7 +183,7 @@ def test_a_wrong_workflow_is_named(
 
 async def test_a_field_that_the_task_lacks_is_named(make_episode: Callable[..., Episode]) -> None:
     with pytest.raises(
-        JobCodeError, match=r'config.prompt: the task has no field "question"; query'
+        JobCodeError, match=r'config.prompt: the task has no field "question"; there is query'
     ):
         await run(make_episode, "single", {}, Task("t", {"query": "x"}), a=lambda _: "2")
 

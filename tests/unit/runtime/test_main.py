@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.runtime import main
-from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
 from flexmarl.runtime.process import HOPELESS
 from flexmarl.runtime.settings import Settings
 
@@ -41,6 +41,41 @@ def test_a_job_that_cannot_be_used_ends_with_its_reason_and_a_code_of_its_own(
         main.run("test", body)
     assert end.value.code == HOPELESS
     assert capsys.readouterr().err.splitlines()[-1] == "model.uri: no such model"
+
+
+def test_a_job_file_that_does_not_hold_ends_the_same_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("steps: 1", "stepz: 1"))
+    with pytest.raises(SystemExit) as end:
+        main.run("test", never)
+    assert end.value.code == HOPELESS
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith('1 problem spec.stepz (line 10): unknown field; did you mean "steps"?')
+
+
+def test_settings_that_do_not_hold_end_the_same_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FLEXMARL_JOB_UID")
+    monkeypatch.setenv("FLEXMARL_METRICS_PORT", "http")
+    with pytest.raises(SystemExit) as end:
+        main.run("test", never)
+    assert end.value.code == HOPELESS
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("FLEXMARL_JOB_UID: Field required; FLEXMARL_METRICS_PORT: ")
+
+
+def test_what_a_restart_may_mend_outranks_what_it_does_not() -> None:
+    async def body(settings: Settings, job: MARLJob) -> None:
+        raise ExceptionGroup("both", [JobFailedError("over"), UnavailableError("try again")])
+
+    with pytest.raises(ExceptionGroup):
+        main.run("test", body)
+
+
+async def never(settings: Settings, job: MARLJob) -> None:
+    raise AssertionError("the body ran")
 
 
 def test_anything_else_surfaces(capsys: pytest.CaptureFixture[str]) -> None:

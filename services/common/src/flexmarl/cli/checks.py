@@ -6,20 +6,24 @@ much as possible is checked even where something else is wrong, so that all of i
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-import string
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from flexmarl.contracts.job import DataSpec, MARLJob
+from flexmarl.contracts.job import CodeSpec, DataSpec, RewardSpec, WorkflowSpec
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import FieldPath, Problem, format_path, nearest, one_of, show
 from flexmarl.contracts.reading import BASE_DIR, Inspection, JobFile, inspect_job
+from flexmarl.contracts.templates import TemplateError, fields_in
 from flexmarl.runtime.errors import InvalidJobError
+
+PartT = TypeVar("PartT", bound=BaseModel)
+Records = list[dict[str, Any]]
 
 LOOKED_UP = ("random://", "file://")
 """Models that can be checked at once, without a network or a conversion."""
@@ -30,9 +34,9 @@ def checked_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     inspection = inspect_job(path, overrides)
     base_dir = _base_dir(inspection)
     spec = Place(inspection.data)["spec"]
-    more = [*_data_problems(spec, base_dir), *_model_problems(spec, base_dir)]
-    if inspection.job is not None:
-        more += _code_problems(inspection.job, base_dir)
+    records: dict[str, Records] = {}
+    more = [*_data_problems(spec, base_dir, records), *_model_problems(spec, base_dir)]
+    more += _code_problems(spec, base_dir, records)
     known = {problem.path for problem in inspection.problems}
     return inspection.file([problem for problem in more if problem.path not in known])
 
@@ -42,14 +46,17 @@ def _base_dir(inspection: Inspection) -> Path:
     return Path(kept) if kept else inspection.path.absolute().parent
 
 
-def _data_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
+def _data_problems(spec: Place, base_dir: Path, played: dict[str, Records]) -> Iterator[Problem]:
+    """Problems of all data; what is played goes to `played`, by its field."""
     seed = int(spec["seed"].number() or 0)
     records, problems = _records(spec["data"], base_dir, seed)
+    played[str(spec["data"])] = records
     yield from problems
     held_out = spec["eval"]
     if held_out.given:
         seed_of_eval = int(held_out["seed"].number() or 0)
         records, problems = _records(held_out["data"], base_dir, seed_of_eval)
+        played[str(held_out["data"])] = records
         yield from problems
         wanted = held_out["tasks"].number()
         if records and wanted and wanted > len(records):
@@ -64,18 +71,31 @@ def _data_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
                 yield from _template_problems(warm[field], default, records)
 
 
-def _records(
-    data: Place, base_dir: Path, seed: int
-) -> tuple[list[dict[str, Any]], Iterator[Problem]]:
+def _part(model: type[PartT], place: Place) -> PartT | None:
+    """What stands at `place`, apart from the rest of the job, which may be broken.
+
+    Its own fields that are wrong are left out, the schema reports them; None where it needs them.
+    """
+    value = copy.deepcopy(place.value)
+    while isinstance(value, dict):
+        try:
+            return model.model_validate_json(
+                json.dumps(value), strict=True, by_alias=True, by_name=False
+            )
+        except ValidationError as error:
+            wrong = {entry["loc"][0] for entry in error.errors() if entry["loc"]}
+            if not wrong & value.keys():
+                return None
+            value = {key: kept for key, kept in value.items() if key not in wrong}
+    return None
+
+
+def _records(data: Place, base_dir: Path, seed: int) -> tuple[Records, Iterator[Problem]]:
     """The records at `data`, and what is wrong with them; neither where the schema is broken."""
     from flexmarl.data.sources import load_records
 
-    try:
-        # Read apart from the rest of the job, which may be broken.
-        spec = DataSpec.model_validate_json(
-            json.dumps(data.value), strict=True, by_alias=True, by_name=False
-        )
-    except ValidationError:
+    spec = _part(DataSpec, data)
+    if spec is None:
         return [], iter(())
     try:
         return load_records(spec, base_dir, seed, field=str(data)), iter(())
@@ -91,14 +111,12 @@ def _problem_of(text: str, path: FieldPath) -> Problem:
     return Problem((*path, *match[1].split(".")[1:]), match[2])
 
 
-def _template_problems(
-    field: Place, default: str, records: list[dict[str, Any]]
-) -> Iterator[Problem]:
+def _template_problems(field: Place, default: str, records: Records) -> Iterator[Problem]:
     try:
-        parts = list(string.Formatter().parse(field.text() or default))
-    except ValueError:
+        names = fields_in(field.text() or default)
+    except TemplateError:
         return  # a rule says so
-    for name in {name for _, name, _, _ in parts if name}:
+    for name in names:
         lacking = next((record for record in records if name not in record), None)
         if lacking is not None:
             says = f"{show(field.text() or default)}: a record of the data has no {show(name)}"
@@ -118,7 +136,18 @@ def _model_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
                     yield Problem(place.path, str(error))
 
 
-def _code_problems(job: MARLJob, base_dir: Path) -> list[Problem]:
-    from flexmarl.rollout.checks import check_job
+def _code_problems(spec: Place, base_dir: Path, records: dict[str, Records]) -> list[Problem]:
+    from flexmarl.rollout.checks import JobCode, check_code
 
-    return check_job(job, base_dir)
+    agents = [name for agent in spec["agents"].items() if (name := agent["name"].text())]
+    if not agents:
+        return []
+    code = JobCode(
+        _part(WorkflowSpec, spec["workflow"]),
+        _part(RewardSpec, spec["reward"]),
+        _part(CodeSpec, spec["code"]),
+        agents,
+        has_reward=spec["reward"].given,
+        records=records,
+    )
+    return check_code(code, base_dir)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flexmarl.cli.console import CommandError
-from flexmarl.contracts.problems import nearest
+from flexmarl.contracts.problems import did_you_mean
 
 RUNS = Path("runs")
 EVIDENCE = ("job.yaml", "progress.json", "metrics.jsonl", "summary.json")
@@ -25,8 +25,7 @@ def find_run(name: str | None) -> Path:
     if Path(name).is_dir() or (RUNS / name).is_dir():
         raise CommandError(f"{name} is a folder, but holds none of {', '.join(EVIDENCE)}")
     names = [run.name for run in known_runs()]
-    near = nearest(name, names)
-    hint = f"; did you mean {near}?" if near else f"; there is {', '.join(names) or 'none yet'}"
+    hint = did_you_mean(name, names) or f"; there is {', '.join(names) or 'none yet'}"
     raise CommandError(f'There is no run "{name}"{hint}')
 
 

@@ -22,17 +22,19 @@ PATTERNS = {
 _SCHEMES = re.compile(r"^\^\(?([\w|]+)\)?://\.\+$")
 
 
-def explain(errors: Sequence[ErrorDetails], data: Any) -> list[Problem]:
+def explain(
+    errors: Sequence[ErrorDetails], data: Any, model: type[BaseModel] = MARLJob
+) -> list[Problem]:
     """One problem per thing to mend: a misspelt required field is one, not two.
 
-    `data` is the document that was validated.
+    `data` is the document that was validated as `model`; paths count from there.
     """
     missing = {tuple(e["loc"]) for e in errors if e["type"] == "missing"}
     problems: list[Problem] = []
     for error in errors:
         path = tuple(error["loc"])
         if error["type"] == "extra_forbidden":
-            problem = _unknown(path)
+            problem = _unknown(path, model)
             missing.discard((*path[:-1], problem.nearest.strip('"')))
             problems.append(problem)
         elif error["type"] != "missing":
@@ -51,16 +53,16 @@ def pattern_words(pattern: str) -> str:
     return f"a URI that starts with {one_of(f'{name}://' for name in schemes[1].split('|'))}"
 
 
-def _unknown(path: FieldPath) -> Problem:
+def _unknown(path: FieldPath, model: type[BaseModel]) -> Problem:
     *parent, name = path
-    here = fields_of(tuple(parent))
+    here = fields_of(tuple(parent), model)
     near = nearest(name, here)
     if near:
         return Problem(path, "unknown field", nearest=near)
-    elsewhere = _elsewhere(str(name), tuple(parent))
+    elsewhere = _elsewhere(str(name), tuple(parent), model)
     if elsewhere:
         return Problem(path, "unknown field here", nearest=elsewhere)
-    return Problem(path, "unknown field", f"allowed here: {', '.join(here)}")
+    return Problem(path, "unknown field", f"allowed here: {', '.join(here) or 'none'}")
 
 
 def _missing(path: FieldPath, data: Any) -> Problem:
@@ -84,10 +86,13 @@ def _invalid(path: FieldPath, error: ErrorDetails) -> Problem:
     elif kind == "string_type" and isinstance(value, bool | int | float):
         says = f"{show(value)} is no text in YAML"
         allowed = "write it in quotes if you mean text"
+    elif kind in ("value_error", "assertion_error"):  # of a validator that a user wrote
+        says, allowed = f"{show(value)} is not allowed", str(context["error"])
     elif kind in _BOUNDS:
         allowed = _BOUNDS[kind].format(**context)
     else:
-        allowed = f"must be {_KINDS.get(kind, error['msg'])}"
+        words = error["msg"].removeprefix("Input should be ")
+        allowed = f"must be {_KINDS.get(kind, words)}"
     return Problem(path, says, allowed, near)
 
 
@@ -121,9 +126,9 @@ _KINDS = {
 }
 
 
-def fields_of(path: FieldPath) -> list[str]:
-    """The names that the schema allows at `path`, as users write them; empty where any goes."""
-    model: Any = MARLJob
+def fields_of(path: FieldPath, root: type[BaseModel] = MARLJob) -> list[str]:
+    """The names that `root` allows at `path`, as users write them; empty where any goes."""
+    model: Any = root
     for part in path:
         model = _step(model, part)
         if model is None:
@@ -154,7 +159,7 @@ def _inner(annotation: Any) -> Any:
     return annotation
 
 
-def _elsewhere(name: str, here: FieldPath) -> str:
+def _elsewhere(name: str, here: FieldPath, root: type[BaseModel]) -> str:
     """The field of that very name nearest to `here` in the schema, by its path; "" for none."""
     wanted = re.sub(r"[-_]", "", name).lower()
 
@@ -167,7 +172,7 @@ def _elsewhere(name: str, here: FieldPath) -> str:
             common += 1
         return len(mine) + len(found) - 2 * common
 
-    found = [path for path in _all_fields(MARLJob, ()) if path[-1].lower() == wanted]
+    found = [path for path in _all_fields(root, ()) if path[-1].lower() == wanted]
     return ".".join(sorted(found, key=distance)[0]) if found else ""
 
 

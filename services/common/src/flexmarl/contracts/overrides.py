@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flexmarl.contracts.documents import parse
-from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of
+from flexmarl.contracts.problems import FieldPath, Problem, did_you_mean, one_of
 
 _PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[([^\[\]]+)\]")
 
@@ -93,8 +93,7 @@ def _index(items: list[Any], part: str) -> int:
     if wanted in names:
         return names.index(wanted)
     known = [name for name in names if isinstance(name, str)]
-    near = nearest(wanted, known)
-    hint = f"; did you mean {near}?" if near else ""
+    hint = did_you_mean(wanted, known)
     raise _CannotSetError(f'no item is named "{wanted}"; there is {one_of(known)}{hint}')
 
 

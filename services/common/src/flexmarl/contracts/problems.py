@@ -85,6 +85,12 @@ def nearest(word: Any, choices: Iterable[str]) -> str:
     return json.dumps(by_key[found[0]]) if found else ""
 
 
+def did_you_mean(word: Any, choices: Iterable[str]) -> str:
+    """The nearest choice as the end of a sentence, empty when none is close."""
+    near = nearest(word, choices)
+    return f"; did you mean {near}?" if near else ""
+
+
 def one_of(choices: Iterable[str]) -> str:
     """`a, b or c`; `none` for no choices."""
     *head, last = list(choices) or ["none"]

@@ -6,13 +6,13 @@ type are passed over; the schema reports those. What needs files, packages or th
 checked by `flexmarl validate`, not here.
 """
 
-import string
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
+from flexmarl.contracts.templates import TemplateError, fields_in
 
 CHAT_ROLES = ("system", "user", "assistant", "tool")
 TOKENIZERS = ("bytes", "file", "pypi", "hf")
@@ -53,7 +53,7 @@ def agents_and_policies_belong_together(spec: Place) -> Iterator[Problem]:
     for agent in spec["agents"].items():
         wanted = agent["policy"].text()
         played.add(wanted)
-        if wanted and wanted not in policies:
+        if wanted and policies and wanted not in policies:
             says = f"no policy is named {show(wanted)}"
             near = nearest(wanted, policies)
             yield Problem(agent["policy"].path, says, f"there is {one_of(policies)}", near)
@@ -152,17 +152,10 @@ def training_is_used(spec: Place) -> Iterator[Problem]:
 
 def _templates(warm: Place) -> Iterator[Problem]:
     for field in (warm["prompt"], warm["completion"]):
-        text = field.text()
-        if text is None:
-            continue
         try:
-            names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
-        except ValueError as error:
-            yield Problem(field.path, f"{show(text)}: {error}", "write {{ and }} for braces")
-            continue
-        if not all(name.isidentifier() for name in names):
-            allowed = "only names of task fields stand in braces, as in {question}"
-            yield Problem(field.path, f"{show(text)} is not allowed", allowed)
+            fields_in(field.text() or "")
+        except TemplateError as error:
+            yield Problem(field.path, error.says, error.allowed)
 
 
 def sampling_can_teach(spec: Place) -> Iterator[Problem]:
@@ -172,6 +165,9 @@ def sampling_can_teach(spec: Place) -> Iterator[Problem]:
         if policy is None:
             continue
         sampling = agent["sampling"]
+        if _kind(policy) == EngineKind.OPENAI and sampling["topK"].number():
+            yield ignored(sampling["topK"], "chat completions have no such parameter")
+            continue
         temperature, cuts = sampling["temperature"].number(), []
         top_p, top_k = sampling["topP"].number(), sampling["topK"].number()
         if top_p is not None and 0 < top_p < SamplingSpec.model_fields["top_p"].default:

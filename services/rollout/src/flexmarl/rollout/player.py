@@ -50,7 +50,7 @@ class EpisodePlayer:
         if outcome is Outcome.OK:
             heard = {player.name for player in players if player.trained or not train}
             if not any(turn.info.agent in heard for turn in episode.turns):
-                outcome = Outcome.NO_TURNS
+                outcome, detail = Outcome.NO_TURNS, "no agent that could learn took a turn"
             else:
                 outcome, detail, rewards = await self._judge(episode, task)
         return Played(number, outcome, detail, episode.turns, rewards, episode.forks)

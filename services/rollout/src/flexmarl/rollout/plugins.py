@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import json
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.explain import explain
+from flexmarl.contracts.job import CodeSpec
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 from flexmarl.runtime.errors import InvalidJobError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+MadeT = TypeVar("MadeT")
 
 
 class JobCodeError(InvalidJobError):
@@ -33,14 +38,14 @@ class JobCodeError(InvalidJobError):
         super().__init__("; ".join(str(problem) for problem in problems))
 
 
-def add_code_path(job: MARLJob, base_dir: Path) -> None:
+def add_code_path(code: CodeSpec | None, base_dir: Path) -> None:
     """Make the user's own modules importable; JobCodeError when the folder is missing."""
-    if job.spec.code is None:
+    if code is None:
         return
-    folder = (base_dir / job.spec.code.path).resolve()
+    folder = (base_dir / code.path).resolve()
     if not folder.is_dir():
         raise JobCodeError(
-            Problem(("spec", "code", "path"), f"{show(job.spec.code.path)}: {folder} is no folder")
+            Problem(("spec", "code", "path"), f"{show(code.path)}: {folder} is no folder")
         )
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -112,6 +117,10 @@ def imported(entrypoint: str, path: FieldPath) -> Any:
 
 
 def _import_words(error: BaseException) -> str:
+    return f"cannot be imported: {_raised_words(error)}"
+
+
+def _raised_words(error: BaseException) -> str:
     """The error, and the line of the user's code that raised it."""
     frames = [
         frame
@@ -120,42 +129,59 @@ def _import_words(error: BaseException) -> str:
         and "importlib" not in frame.filename
     ]  # fmt: skip
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"cannot be imported: {type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def made(make: Callable[..., MadeT], *args: Any, value: Any, path: FieldPath) -> MadeT:
+    """`make(*args)`: the user's class. JobCodeError for whatever else its constructor raises.
+
+    `value` is what stands at `path`, the field of the job file that names the class.
+    """
+    if refusal := cannot_be_called(make, *args):
+        raise JobCodeError(Problem(path, f"{show(value)} cannot be made: {refusal}"))
+    try:
+        return make(*args)
+    except JobCodeError:
+        raise
+    except Exception as error:  # the border to the user's code: anything may be raised
+        words = f"{show(value)} cannot be made: {_raised_words(error)}"
+        raise JobCodeError(Problem(path, words)) from error
+
+
+def cannot_be_called(function: Callable[..., Any], *args: Any, **keywords: Any) -> str:
+    """Why `function` does not take these arguments; empty when it does, or only a call tells."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # C code that says nothing of its parameters
+        return ""
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        parameters = [
+            str(parameter.replace(annotation=inspect.Parameter.empty))
+            for parameter in signature.parameters.values()
+        ]
+        return f"{error}; its parameters are ({', '.join(parameters)})"
+    return ""
+
+
+def method_cannot_be_called(kind: type[Any], name: str, *args: Any) -> str:
+    """`cannot_be_called` for a method of an object of the class."""
+    alone = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+    return cannot_be_called(getattr(kind, name), *(() if alone else ("self",)), *args)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether it is an `async def`, wrapped by `functools.wraps` or not."""
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def configured(model: type[ModelT], config: Mapping[str, Any], path: FieldPath) -> ModelT:
     """`config` as the model; JobCodeError with every problem, `path` is the config's field."""
     try:
-        return model.model_validate(config)
+        return model.model_validate_json(json.dumps(config), strict=True)
     except ValidationError as error:
+        problems = explain(error.errors(include_url=False), config, model)
         raise JobCodeError(
-            *(_problem(model, entry, path) for entry in error.errors(include_url=False))
+            *(replace(problem, path=(*path, *problem.path)) for problem in problems)
         ) from error
-
-
-def _problem(model: type[BaseModel], entry: Any, path: FieldPath) -> Problem:
-    at = (*path, *entry["loc"])
-    if entry["type"] != "extra_forbidden":
-        given = "" if entry["type"] == "missing" else f"{show_any(entry['input'])}: "
-        return Problem(at, f"{given}{entry['msg'][0].lower()}{entry['msg'][1:]}")
-    if len(entry["loc"]) > 1:
-        return Problem(at, "unknown key")
-    known = [part.alias or name for name, part in model.model_fields.items()]
-    return Problem(at, "unknown key", one_of(known), nearest(entry["loc"][0], known))
-
-
-def show_any(value: Any) -> str:
-    """`show` for values that need not be JSON."""
-    plain = isinstance(value, str | int | float | bool | dict | list | None)
-    return show(value) if plain else repr(value)
-
-
-def only_these(config: Mapping[str, Any], known: Sequence[str], path: FieldPath) -> None:
-    """JobCodeError unless every key of `config` is known."""
-    problems = [
-        Problem((*path, key), "unknown key", one_of(known), nearest(key, known))
-        for key in config
-        if key not in known
-    ]
-    if problems:
-        raise JobCodeError(*problems)

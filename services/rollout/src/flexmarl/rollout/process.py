@@ -59,7 +59,7 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
     """A worker with everything that it holds: the user's code, connections, scorers."""
     spec = job.spec
     agents = [agent.name for agent in spec.agents]
-    add_code_path(job, base_dir)
+    add_code_path(spec.code, base_dir)
     workflow = make_workflow(spec.workflow, agents)
     reward = make_reward(spec.reward, agents) if spec.reward else None
     async with AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flexmarl.cli.console import INVALID, CommandError, leave, warn
+from flexmarl.cli.console import INVALID, CommandError
 
 PROCESSES = {
     "orchestrator": "flexmarl.orchestrator.process",
@@ -19,8 +19,6 @@ PROCESSES = {
     "store": "flexmarl.experience.embedded",
 }
 """Name -> module whose `main()` is the process."""
-HOPELESS = 3
-"""Exit code of a process that a restart cannot mend."""
 
 
 def command(
@@ -30,25 +28,11 @@ def command(
 
     Besides the exit codes below: 3, the job cannot succeed whatever is restarted.
     """
-    from pydantic import ValidationError
-
-    from flexmarl.contracts.problems import JobFileError, nearest
+    from flexmarl.contracts.problems import did_you_mean
 
     if name not in PROCESSES:
-        near = nearest(name, PROCESSES)
-        hint = f"; did you mean {near}?" if near else ""
+        hint = did_you_mean(name, PROCESSES)
         raise CommandError(
             f'There is no process "{name}"; there is {", ".join(PROCESSES)}{hint}', INVALID
         )
-    try:
-        importlib.import_module(PROCESSES[name]).main()
-    except JobFileError as error:
-        warn(str(error))
-        leave(HOPELESS)
-    except ValidationError as error:
-        if error.title != "Settings":
-            raise
-        for found in error.errors():
-            variable = f"FLEXMARL_{'_'.join(map(str, found['loc'])).upper()}"
-            warn(f"{variable}: {found['msg']}")
-        leave(HOPELESS)
+    importlib.import_module(PROCESSES[name]).main()

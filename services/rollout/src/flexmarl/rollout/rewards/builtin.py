@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import create_model
 
@@ -10,6 +10,7 @@ from flexmarl.contracts.job import RewardSpec
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Episode
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError, configured
 from flexmarl.rollout.rewards.scorers import SCORERS, Scorer
 
@@ -21,6 +22,9 @@ class ScorerReward:
 
     def __init__(self, scorer: Scorer, agent: str | None) -> None:
         self.scorer, self._agent = scorer, agent
+
+    def needs(self) -> Iterable[Need]:
+        return self.scorer.needs()
 
     async def __call__(self, task: Task, episode: Episode) -> float | None:
         """None when the agent said nothing."""

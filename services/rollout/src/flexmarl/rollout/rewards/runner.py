@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ from flexmarl.contracts.job import RewardSpec
 from flexmarl.contracts.problems import Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Episode
-from flexmarl.rollout.plugins import JobCodeError, find
+from flexmarl.rollout.needs import Need
+from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, find, is_async
 from flexmarl.rollout.rewards.builtin import REWARD, REWARDS, ScorerReward
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
 from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
@@ -21,6 +22,9 @@ from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
 
 class Reward(Protocol):
     """The job's reward, ready to be called."""
+
+    def needs(self) -> Iterable[Need]:
+        """The fields of a task's record that it cannot do without."""
 
     async def start(self) -> None: ...
 
@@ -35,6 +39,9 @@ class BuiltinRunner:
 
     def __init__(self, function: ScorerReward) -> None:
         self._function = function
+
+    def needs(self) -> Iterable[Need]:
+        return self._function.needs()
 
     async def start(self) -> None:
         await self._function.scorer.start()
@@ -51,10 +58,12 @@ class FunctionRunner:
 
     def __init__(self, function: Callable[..., Any], config: Mapping[str, Any], timeout: float):
         self._function = partial(function, **config)
-        call = function if inspect.isroutine(function) else function.__call__  # type: ignore[operator]
-        self._is_async = inspect.iscoroutinefunction(call)
+        self._is_async = is_async(called(function))
         self._timeout = timeout
         self._threads = DaemonThreads("reward")
+
+    def needs(self) -> Iterable[Need]:
+        return ()
 
     async def start(self) -> None: ...
 
@@ -91,17 +100,26 @@ def make_reward(spec: RewardSpec, agents: Sequence[str]) -> Reward:
         raise JobCodeError(
             Problem((*REWARD, field), f"{value} is no function", "f(task, episode, **config)")
         )
-    try:
-        inspect.signature(found).bind(None, None, **spec.config)
-    except TypeError as error:
+    function = inspect.unwrap(called(found))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise JobCodeError(
+            Problem((*REWARD, field), f"{value} is a generator", "it must return the reward")
+        )
+    if refusal := cannot_be_called(found, "task", "episode", **spec.config):
         raise JobCodeError(
             Problem(
                 (*REWARD, "config") if spec.config else (*REWARD, field),
-                f"{value} cannot be called with a task, an episode and the config: {error}",
-                f"its parameters are {inspect.signature(found)}",
+                f"{value} cannot be called with a task, an episode and the config: {refusal}",
             )
-        ) from error
+        )
     return FunctionRunner(found, spec.config, spec.timeout)
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when `function` is called: itself, or the `__call__` of an object."""
+    if inspect.isroutine(function) or isinstance(function, partial):
+        return function
+    return function.__call__  # type: ignore[operator, no-any-return]
 
 
 def per_agent(value: Any, agents: Sequence[str]) -> dict[str, float | None]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from flexmarl.contracts.job import Model, Seconds
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError, configured
+from flexmarl.rollout.rewards.extraction import Extraction, Extractor
 from flexmarl.rollout.rewards.scoring_pool import ScoringPool
 
 Record = Mapping[str, Any]
@@ -29,15 +31,6 @@ class ScorerChoice(Model):
     timeout: Seconds = 30
 
 
-class Extraction(Model):
-    """Which part of a text is the answer; by default all of it, stripped."""
-
-    extract: str | None = None
-    """A regular expression; its first group, or all of it, where it matches last."""
-    last_token: bool = False
-    """The last word, without punctuation around it."""
-
-
 class Scorer:
     """Base of all scorers."""
 
@@ -48,6 +41,10 @@ class Scorer:
         self.config = config
         self.path = path
         self.timeout = timeout
+
+    def needs(self) -> Iterable[Need]:
+        """The fields of a task's record that it scores against."""
+        return ()
 
     async def start(self) -> None: ...
 
@@ -60,34 +57,6 @@ class Scorer:
         when the record lacks the answer.
         """
         raise NotImplementedError
-
-
-class Extractor:
-    """Applies an `Extraction`."""
-
-    def __init__(self, config: Extraction, path: FieldPath) -> None:
-        self._last_token = config.last_token
-        self._pattern: re.Pattern[str] | None = None
-        if config.extract is not None:
-            try:
-                self._pattern = re.compile(config.extract, re.DOTALL)
-            except re.error as error:
-                raise JobCodeError(
-                    Problem((*path, "extract"), f"{show(config.extract)}: {error}")
-                ) from error
-
-    def find(self, text: str) -> str | None:
-        """The answer in `text`; None: there is none."""
-        if self._pattern is not None:
-            matches = list(self._pattern.finditer(text))
-            if not matches:
-                return None
-            match = matches[-1]
-            text = match[1] if self._pattern.groups and match[1] is not None else match[0]
-        if self._last_token:
-            words = text.split()
-            return words[-1].strip(".,;:!?\"'`*()[]{}") if words else None
-        return text.strip()
 
 
 class ExactMatchConfig(Extraction):
@@ -105,11 +74,14 @@ class ExactMatch(Scorer):
         super().__init__(config, path, timeout)
         self._extractor = Extractor(config, path)
         self._ignore_case = config.ignore_case
-        self._field = config.answer
+        self._answer = Need(config.answer, (*path, "answer"), filled=True)
+
+    def needs(self) -> Iterable[Need]:
+        return (self._answer,)
 
     async def score(self, text: str, record: Record) -> float:
-        right = answer_of(record, self._field, self.path)
-        found = self._extractor.find(text)
+        right = answer_of(record, self._answer)
+        found = await self._extractor.find(text, self.timeout)
         if found is None:
             return 0.0
         accepted = [str(one).strip() for one in (right if isinstance(right, list) else [right])]
@@ -134,7 +106,10 @@ class Math(Scorer):
         self._extractor = Extractor(config, path)
         need("math_verify", "math-verify", path)
         self._pool = ScoringPool("math", config.processes)
-        self._field = config.answer
+        self._answer = Need(config.answer, (*path, "answer"), filled=True)
+
+    def needs(self) -> Iterable[Need]:
+        return (self._answer,)
 
     async def start(self) -> None:
         await self._pool.start()
@@ -143,11 +118,15 @@ class Math(Scorer):
         await self._pool.close()
 
     async def score(self, text: str, record: Record) -> float:
-        right = answer_of(record, self._field, self.path)
-        found = self._extractor.find(text)
+        right = answer_of(record, self._answer)
+        found = await self._extractor.find(text, self.timeout)
         if not found:
             return 0.0
         return await self._pool.score({"text": found, "answer": str(right)}, self.timeout)
+
+
+GYM_FIELDS = ("question", "answer", "metadata", "gym")
+"""What records of `gym://` data hold."""
 
 
 class GymConfig(Extraction):
@@ -165,6 +144,10 @@ class Gym(Scorer):
         self._tagged = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
         need("reasoning_gym", "reasoning-gym", path)
         self._pool = ScoringPool("gym", config.processes)
+        self._entry = tuple(Need(name, path, filled=True) for name in GYM_FIELDS)
+
+    def needs(self) -> Iterable[Need]:
+        return self._entry
 
     async def start(self) -> None:
         await self._pool.start()
@@ -173,14 +156,10 @@ class Gym(Scorer):
         await self._pool.close()
 
     async def score(self, text: str, record: Record) -> float:
-        entry = {
-            "question": answer_of(record, "question", self.path),
-            "answer": answer_of(record, "answer", self.path),
-            "metadata": answer_of(record, "metadata", self.path),
-        }
-        generator = answer_of(record, "gym", self.path)
+        entry = {need.field: answer_of(record, need) for need in self._entry}
+        generator = entry.pop("gym")
         tagged = self._tagged.findall(text)
-        found = self._extractor.find(tagged[-1] if tagged else text)
+        found = await self._extractor.find(tagged[-1] if tagged else text, self.timeout)
         if found is None:
             return 0.0
         asked = {"text": found, "generator": generator, "entry": entry}
@@ -214,16 +193,8 @@ def need(module: str, package: str, path: FieldPath) -> None:
         )
 
 
-def answer_of(record: Record, field: str, path: FieldPath) -> Any:
+def answer_of(record: Record, need: Need) -> Any:
     """The record's field, there and not null; JobCodeError otherwise."""
-    found = record.get(field)
-    if found is None:
-        raise JobCodeError(
-            Problem(
-                path,
-                f"the task has no field {show(field)} to score against",
-                one_of(record),
-                nearest(field, record),
-            )
-        )
-    return found
+    if problem := need.unmet(record):
+        raise JobCodeError(problem)
+    return record[need.field]

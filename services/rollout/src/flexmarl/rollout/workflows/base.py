@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import string
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from flexmarl.contracts.job import Model
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
+from flexmarl.contracts.templates import TemplateError, fields_in
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError
 
 Rewards: TypeAlias = float | Mapping[str, float | None] | None
@@ -33,6 +34,10 @@ class Workflow:
         """`config` is a `Config`, `agents` the job's, in order. JobCodeError: roles stay empty."""
         self.config = config
         self.agents = tuple(agents)
+
+    def needs(self) -> Iterable[Need]:
+        """The fields of a task's record that it cannot do without; checked before anything runs."""
+        return ()
 
     async def start(self) -> None:
         """Called once before the first episode: open connections, load files."""
@@ -99,39 +104,27 @@ class Template:
 
     def __init__(self, text: str, path: FieldPath, *extras: str) -> None:
         """`extras` are the fields that the workflow itself fills."""
-        self._text, self._path, self._extras = text, path, extras
+        self._text = text
         try:
-            parts = list(string.Formatter().parse(text))
-        except ValueError as error:
-            raise JobCodeError(
-                Problem(path, f"{show(text)}: {error}", "write {{ and }} for braces")
-            ) from error
-        names = [name for _, name, _, _ in parts if name is not None]
-        if "" in names or any(name.isdigit() for name in names):
-            raise JobCodeError(
-                Problem(path, f"{show(text)}: a field needs a name", "such as {question}")
-            )
+            names = fields_in(text)
+        except TemplateError as error:
+            raise JobCodeError(Problem(path, error.says, error.allowed)) from error
+        self.needs = tuple(Need(name, path) for name in names if name not in extras)
 
     def fill(self, record: Mapping[str, Any], **extras: str) -> str:
         """JobCodeError when the record lacks a field."""
         try:
             return self._text.format_map({**record, **extras})
-        except KeyError as error:
-            raise missing_field(str(error.args[0]), record, self._path, self._extras) from None
+        except KeyError:
+            raise unmet_needs(self.needs, record) from None
 
 
-def field_of(record: Mapping[str, Any], name: str, path: FieldPath) -> Any:
+def field_of(record: Mapping[str, Any], need: Need) -> Any:
     """The record's field; JobCodeError when it lacks it."""
-    try:
-        return record[name]
-    except KeyError:
-        raise missing_field(name, record, path) from None
+    if problem := need.unmet(record):
+        raise JobCodeError(problem)
+    return record[need.field]
 
 
-def missing_field(
-    name: str, record: Mapping[str, Any], path: FieldPath, extras: Sequence[str] = ()
-) -> JobCodeError:
-    known = [*record, *extras]
-    return JobCodeError(
-        Problem(path, f"the task has no field {show(name)}", one_of(known), nearest(name, known))
-    )
+def unmet_needs(needs: Iterable[Need], record: Mapping[str, Any]) -> JobCodeError:
+    return JobCodeError(*(problem for need in needs if (problem := need.unmet(record))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -13,6 +13,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.conversation import Reply
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import CONFIG, Rewards, Template, Workflow, check_agent
@@ -50,6 +51,9 @@ class Debate(Workflow):
         self._answer = Template(config.answer, (*CONFIG, "answer"), "agent", "text")
         self._rounds = config.rounds
         self._scorer = make_scorer(config.scorer, (*CONFIG, "scorer"))
+
+    def needs(self) -> Iterable[Need]:
+        return (*self._prompt.needs, *self._round.needs, *self._scorer.needs())
 
     async def start(self) -> None:
         await self._scorer.start()

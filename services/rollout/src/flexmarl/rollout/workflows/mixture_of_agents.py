@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from flexmarl.contracts.job import Model
 from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import CONFIG, Rewards, Template, Workflow, check_agent
@@ -64,6 +65,9 @@ class MixtureOfAgents(Workflow):
         self._answer = Template(config.answer, (*CONFIG, "answer"), "number", "agent", "text")
         self._own = config.proposer_reward == "own"
         self._scorer = make_scorer(config.scorer, (*CONFIG, "scorer"))
+
+    def needs(self) -> Iterable[Need]:
+        return (*self._prompt.needs, *self._aggregate.needs, *self._scorer.needs())
 
     async def start(self) -> None:
         await self._scorer.start()

@@ -5,12 +5,13 @@ All are paid for the answer of the last one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flexmarl.contracts.job import Model
 from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import (
@@ -56,6 +57,9 @@ class PlannerExecutor(Workflow):
             config.executor_prompt, (*CONFIG, "executorPrompt"), "plan", "previous"
         )
         self._scorer = make_scorer(config.scorer, (*CONFIG, "scorer"))
+
+    def needs(self) -> Iterable[Need]:
+        return (*self._plan.needs, *self._execute.needs, *self._scorer.needs())
 
     async def start(self) -> None:
         await self._scorer.start()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flexmarl.contracts.job import Model
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.workflows.base import CONFIG, Rewards, Template, Workflow, fill_roles
 
 
@@ -24,6 +25,9 @@ class Single(Workflow):
         super().__init__(config, agents)
         self._agent = fill_roles(agents, {"agent": config.agent})["agent"]
         self._prompt = Template(config.prompt, (*CONFIG, "prompt"))
+
+    def needs(self) -> Iterable[Need]:
+        return self._prompt.needs
 
     async def run(self, task: Task, team: Team) -> Rewards:
         await team[self._agent].chat(self._prompt.fill(task.record))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flexmarl.contracts.job import Model
 from flexmarl.contracts.problems import Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import (
@@ -72,8 +73,18 @@ class SolverVerifier(Workflow):
             rf"(?<!\w)(?:({re.escape(config.accept)})|({re.escape(config.reject)}))(?!\w)",
             re.IGNORECASE,
         )
-        self._proposals = config.proposals
+        self._proposal = self._label = None
+        if config.proposals is not None:
+            path = (*CONFIG, "proposals")
+            self._proposal = Need(config.proposals.column, (*path, "column"))
+            if config.proposals.label is not None:
+                self._label = Need(config.proposals.label, (*path, "label"))
         self._scorer = make_scorer(config.scorer, (*CONFIG, "scorer"))
+
+    def needs(self) -> Iterable[Need]:
+        fixed = (need for need in (self._proposal, self._label) if need is not None)
+        prompts = (*self._solver_prompt.needs, *self._verifier_prompt.needs)
+        return (*prompts, *fixed, *self._scorer.needs())
 
     async def start(self) -> None:
         await self._scorer.start()
@@ -83,7 +94,7 @@ class SolverVerifier(Workflow):
 
     async def run(self, task: Task, team: Team) -> Rewards:
         ask = self._solver_prompt.fill(task.record)
-        if self._proposals is None:
+        if self._proposal is None:
             answer = await team[self._solver].chat(ask)
             verdict = await team[self._verifier].chat(
                 self._verifier_prompt.fill(task.record, proposal=answer.text)
@@ -91,8 +102,7 @@ class SolverVerifier(Workflow):
             score = await self._scorer.score(answer.text, task.record)
             right = score >= 1
         else:
-            path = (*CONFIG, "proposals", "column")
-            proposal = str(field_of(task.record, self._proposals.column, path))
+            proposal = str(field_of(task.record, self._proposal))
             answer, verdict = await asyncio.gather(
                 team[self._solver].chat(ask),
                 team[self._verifier].chat(
@@ -111,17 +121,15 @@ class SolverVerifier(Workflow):
         return said
 
     async def _is_right(self, proposal: str, task: Task) -> bool:
-        assert self._proposals is not None
-        if self._proposals.label is None:
+        if self._label is None:
             return await self._scorer.score(proposal, task.record) >= 1
-        path = (*CONFIG, "proposals", "label")
-        value = field_of(task.record, self._proposals.label, path)
+        value = field_of(task.record, self._label)
         truth = _truth(value)
         if truth is None:
             raise JobCodeError(
                 Problem(
-                    path,
-                    f"field {show(self._proposals.label)} of task {task.id} is {value!r}",
+                    self._label.path,
+                    f"field {show(self._label.field)} of task {task.id} is {value!r}",
                     "true or false, yes or no, 1 or 0",
                 )
             )
