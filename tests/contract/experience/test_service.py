@@ -25,6 +25,7 @@ from flexmarl.runtime.errors import (
     FullError,
     InvalidJobError,
     InvalidRequestError,
+    JobFailedError,
     StalePolicyError,
     UnauthenticatedError,
     UnavailableError,
@@ -148,6 +149,32 @@ async def test_full_memory_makes_producers_wait_and_nothing_is_lost(
             found = await asyncio.gather(*(consume(policy, step) for policy in POLICIES))
             await asyncio.gather(*producing)
             assert [sorted(each) for each in found] == [list(range(groups))] * 2
+
+
+@pytest.mark.parametrize(("alone", "older"), [(True, False), (True, True), (False, False)])
+async def test_a_step_that_can_never_fit_ends_the_job_in_words(
+    small_server: Server, uid: str, alone: bool, older: bool
+) -> None:
+    """Unless an older step, or somebody else in the server, may still free memory."""
+    async with asyncio.timeout(120), Store(small_server.url, uid, POLICIES, alone=alone) as store:
+        incarnation = await store.take_incarnation()
+        if older:
+            await store.append(request(GroupId(incarnation, 0, 0), tokens=1))
+        serving_job = asyncio.ensure_future(store.serve())
+
+        async def fill() -> None:
+            for index in range(10_000):
+                await store.append(request(GroupId(incarnation, 1, index), tokens=8_000))
+
+        with pytest.raises(FullError):
+            await fill()
+        done, _ = await asyncio.wait([serving_job], timeout=0.5)
+        if alone and not older:
+            with pytest.raises(JobFailedError, match=r"8 MiB are full after \d+ groups of step 1"):
+                await serving_job
+        else:
+            assert not done
+            serving_job.cancel()
 
 
 async def test_calls_go_on_after_the_server_was_killed_and_started_again(

@@ -46,6 +46,17 @@ def test_everything_about_a_run_fits_80_columns(tmp_path: Path) -> None:
     assert text[-2:] == ["8 of the last step not scored", "engine-solver-0 died, restarted"]
 
 
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_a_narrow_terminal_sees_fewer_columns_and_no_cut_number(tmp_path: Path, width: int) -> None:
+    run = RunData(write_run(tmp_path / "digits", steps=3, phase="Running"))
+    run.refresh()
+    text = shown(run, "Running", width=width)
+    assert max(map(len, text)) <= width
+    assert "…" not in "".join(text)
+    assert sum("━" in line for line in text) == 1
+    assert any(line.split()[:2] == ["solver", "0.500"] for line in text)
+
+
 def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     progress(tmp_path, "Starting", 0, message="waiting for engine-solver-0")
     run = RunData(tmp_path)

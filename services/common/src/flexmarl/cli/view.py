@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,14 +23,14 @@ _COLOURS = {"Complete": "green", "Failed": "red", "Stopped": "yellow"}
 def overview(
     run: RunData, *, phase: str, elapsed: float | None, events: Sequence[str] = ()
 ) -> RenderableType:
-    """All there is to see while a run goes on or afterwards; fits 80 columns."""
+    """All there is to see while a run goes on or afterwards; narrow terminals see less."""
     progress, metrics = run.progress, run.metrics
     parts: list[RenderableType] = [_headline(run, phase, elapsed)]
     if progress.steps:
         done: float = progress.step
         if progress.groups_total and progress.phase == "Running":
             done += progress.groups_done / progress.groups_total
-        parts.append(_bar(done / progress.steps))
+        parts.append(Bar(done / progress.steps))
     if progress.message:
         parts.append(Text(printable(progress.message), style="red" if phase == "Failed" else "dim"))
     if metrics or run.evals:
@@ -58,14 +59,58 @@ def _headline(run: RunData, phase: str, elapsed: float | None) -> RenderableType
     return text
 
 
-def _bar(share: float) -> Text:
-    done = round(min(max(share, 0.0), 1.0) * BAR_WIDTH)
-    return Text("━" * done, style="cyan").append("─" * (BAR_WIDTH - done), style="dim")
+class Bar:
+    """A share of 1, as wide as the terminal allows."""
+
+    def __init__(self, share: float) -> None:
+        self._share = min(max(share, 0.0), 1.0)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = min(BAR_WIDTH, options.max_width)
+        done = round(self._share * width)
+        yield Text("━" * done, style="cyan").append("─" * (width - done), style="dim")
 
 
-def _agents(run: RunData) -> Table:
-    table = _table("agent", "reward", "accuracy", "reward so far", "held out")
-    table.columns[3].justify = table.columns[4].justify = "left"
+class Columns:
+    """A table that leaves columns out, the last of `spare` first, until it fits the terminal."""
+
+    def __init__(self, *columns: str, spare: Sequence[str], left: Sequence[str] = ()) -> None:
+        self._columns, self._spare, self._left = columns, tuple(spare), left
+        self._rows: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: str) -> None:
+        self._rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        wide = options.update(max_width=10_000)
+        for kept in range(len(self._spare), -1, -1):
+            table = self._table(self._spare[kept:])
+            if Measurement.get(console, wide, table).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, dropped: Sequence[str]) -> Table:
+        table = Table(box=None, padding=(0, 1), header_style="dim")
+        shown = [index for index, name in enumerate(self._columns) if name not in dropped]
+        for index in shown:
+            name = self._columns[index]
+            left = index == 0 or name in self._left
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*(row[index] for index in shown))
+        return table
+
+
+def _agents(run: RunData) -> Columns:
+    table = Columns(
+        "agent",
+        "reward",
+        "accuracy",
+        "reward so far",
+        "held out",
+        spare=("reward", "held out", "accuracy", "reward so far"),
+        left=("reward so far", "held out"),
+    )
     last = run.metrics[-1] if run.metrics else {}
     for agent in run.agents:
         rewards = [number(line, "agents", agent, "reward") for line in run.metrics]
@@ -79,9 +124,10 @@ def _agents(run: RunData) -> Table:
     return table
 
 
-def result_table(run: RunData) -> Table:
+def result_table(run: RunData) -> Columns:
     """Per policy what the training made of it, as in summary.json."""
-    table = _table("policy", "version", "held out before", "after", "reward first", "last")
+    names = ("policy", "version", "held out before", "after", "reward first", "last")
+    table = Columns(*names, spare=("after", "held out before", "last", "reward first", "version"))
     for policy, result in mapping(run.summary, "policies").items():
         version = number(result, "version")
         table.add_row(
@@ -103,8 +149,9 @@ def _held_out(evals: Sequence[Line], agent: str) -> str:
     return f"{first} → {percent(values[-1])}" if len(values) > 1 else f"{first} before"
 
 
-def _policies(run: RunData) -> Table:
-    table = _table("policy", "version", "loss", "grad norm", "entropy", "log-prob gap", "lr")
+def _policies(run: RunData) -> Columns:
+    names = ("policy", "version", "loss", "grad norm", "entropy", "log-prob gap", "lr")
+    table = Columns(*names, spare=names[1:])
     last = run.metrics[-1]
     for policy in run.policies:
 
@@ -133,13 +180,6 @@ def _costs(metrics: Sequence[Line]) -> Text:
     if unscored:
         text.append(f"\n{unscored} of the last step not scored", style="yellow")
     return text
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    return table
 
 
 def binned(values: Sequence[float | None], bins: int) -> list[float | None]:

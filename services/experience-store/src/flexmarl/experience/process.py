@@ -9,7 +9,6 @@ from flexmarl.experience.store import Store
 from flexmarl.runtime import main as runtime
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError
 from flexmarl.runtime.grpc import serving
-from flexmarl.runtime.process import forever
 from flexmarl.runtime.settings import Settings
 
 START_SECONDS = 60.0
@@ -18,11 +17,15 @@ log = structlog.get_logger()
 
 
 async def body(settings: Settings, job: MARLJob) -> None:
-    """Serve until cancelled; InvalidJobError when groups would not be safe in the server."""
+    """Serve until cancelled.
+
+    InvalidJobError: groups would not be safe in the server. JobFailedError: a step does not fit.
+    """
     url = settings.store_url or job.spec.store.url
     if not url:
         raise InvalidJobError("store.url: neither the job nor FLEXMARL_STORE_URL names a server")
-    async with Store(url, settings.job_uid, job.spec.trained_policies) as store:
+    embedded = job.spec.store.url is None
+    async with Store(url, settings.job_uid, job.spec.trained_policies, alone=embedded) as store:
         async for attempt in stamina.retry_context(
             on=UnavailableError,
             attempts=None,
@@ -41,7 +44,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
         ) as address:
             log.info("serving", address=address, store=server)
             try:
-                await forever()
+                await store.serve()
             finally:
                 store.release()  # a waiting lease is no reason to drain for long
 

@@ -34,7 +34,7 @@ from flexmarl.experience.entries import encode
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Lease, Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
-from flexmarl.runtime.errors import FullError, InvalidRequestError
+from flexmarl.runtime.errors import FullError, InvalidRequestError, JobFailedError
 
 APPENDS = Counter("flexmarl_experience_appends_total", "Groups offered.", ["outcome"])
 BYTES = Counter("flexmarl_experience_stored_bytes_total", "Payload of stored groups.")
@@ -55,16 +55,24 @@ class Store:
     """The store of the job `uid`, whose trained policies are `policies`, in the server at `url`.
 
     Raises FencedError, FullError, UnavailableError; InvalidRequestError and StalePolicyError for
-    what no retry can mend.
+    what no retry can mend. `alone`: nobody else keeps anything in the server.
     """
 
     def __init__(
-        self, url: str, uid: str, policies: Sequence[str], *, max_staleness: int = 0
+        self,
+        url: str,
+        uid: str,
+        policies: Sequence[str],
+        *,
+        max_staleness: int = 0,
+        alone: bool = False,
     ) -> None:
         self._keys = keys = Keys(uid)
         self._policies = frozenset(policies)
         self._order = sorted(policies)
         self._max_staleness = max_staleness
+        self._alone = alone
+        self._too_small: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._redis = connect(url)
         self._leases = Leases(self._redis, keys)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
@@ -95,6 +103,10 @@ class Store:
     def release(self) -> None:
         """Leases no longer wait: to be called before the service drains."""
         self._arrivals.release()
+
+    async def serve(self) -> None:
+        """Until cancelled; JobFailedError once the memory cannot hold a single step."""
+        await asyncio.shield(self._too_small)
 
     async def check(self) -> str:
         """The server's name and version; InvalidJobError when groups are not safe in it."""
@@ -149,6 +161,7 @@ class Store:
                 outcome, *rest = await self._append(keys, args)
         except FullError:
             APPENDS.labels("full").inc()
+            await self._judge_fullness(step)
             raise
         APPENDS.labels(_text(outcome)).inc()
         refuse_fenced("incarnation", group.incarnation, outcome, rest)
@@ -158,6 +171,22 @@ class Store:
         for samples, length in zip(request.policies, rest, strict=True):
             LAG.labels(samples.policy).set(length)
         return True
+
+    async def _judge_fullness(self, step: int) -> None:
+        """Memory is freed when a step closes: one that fills it alone would wait for ever."""
+        if not self._alone or self._too_small.done():
+            return
+        async with translated():
+            open_steps = {int(one) for one in await self._redis.smembers(self._keys.steps)}
+            stored = await self._redis.hlen(self._keys.stored(step))
+            most = int((await self._redis.info("memory"))["maxmemory"])
+        if open_steps <= {step}:
+            self._too_small.set_exception(
+                JobFailedError(
+                    f"the store's {most >> 20} MiB are full after {stored} groups of step {step}, "
+                    "and none can go before the step is whole: raise spec.store.maxMemoryMib"
+                )
+            )
 
     async def lease(
         self,

@@ -62,9 +62,7 @@ def check_code(code: JobCode, base_dir: Path) -> list[Problem]:
     if workflow is not None and code.workflow is not None:
         problems += _rewards(workflow, code.workflow, has_reward=code.has_reward)
     needs: list[Need] = [need for part in (workflow, reward) if part for need in part.needs()]
-    for source, records in code.records.items():
-        problems += unmet(needs, source, records)
-    return problems
+    return [*problems, *unmet(needs, code.records)]
 
 
 def _made(

@@ -5,6 +5,7 @@ They are told before anything is played, so that a misspelt column is found befo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,12 +37,14 @@ class Need:
 
 
 def unmet(
-    needs: Iterable[Need], source: str, records: Sequence[Mapping[str, Any]]
+    needs: Iterable[Need], sources: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[Problem]:
-    """One problem per need that a record of `source` (a field of the job file) does not meet."""
+    """One problem per need that a record does not meet; `sources` go by their job file's field."""
+    named = [
+        (f"record {number} of {source}", record)
+        for source, records in sources.items()
+        for number, record in enumerate(records, start=1)
+    ]
     for need in dict.fromkeys(needs):
-        for number, record in enumerate(records, start=1):
-            problem = need.unmet(record, f"record {number} of {source}")
-            if problem is not None:
-                yield problem
-                break
+        found = (need.unmet(record, where) for where, record in named)
+        yield from itertools.islice((problem for problem in found if problem is not None), 1)
