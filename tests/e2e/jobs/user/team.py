@@ -1,0 +1,15 @@
+"""What the jobs of these tests bring along: rewards and an environment."""
+
+import time
+
+from flexmarl.rollout.api import Episode, Step, Task
+
+
+def early_letters(task: Task, episode: Episode) -> dict[str, float | None]:
+    """The share of an agent's letters from the first half of the alphabet: any text has some."""
+    return {agent: _share(episode, agent) for agent in episode.team}
+
+
+def _share(episode: Episode, agent: str) -> float:
+    text = "".join(turn.text for turn in episode.of(agent))
+    return sum("a" <= letter <= "m" for letter in text) / max(len(text), 1)
