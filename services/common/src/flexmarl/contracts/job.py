@@ -201,6 +201,8 @@ class RewardSpec(Model):
     entrypoint: Entrypoint | None = None
     config: dict[str, Any] = {}
     timeout: Seconds = 30
+    """Of one call. Code that never lets go of the interpreter (C code) cannot be stopped by it: the
+    worker then ends, with the line as its last words, and is restarted within its policy."""
 
 
 class CodeSpec(Model):
@@ -254,7 +256,7 @@ class StoreSpec(Model):
     url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://.+")] | None = None
     """A Redis >= 7 or Valkey >= 8; none: an embedded Valkey."""
     max_memory_mib: Positive = 512
-    """Of the embedded Valkey."""
+    """Of the embedded Valkey. A whole step must fit, else the job ends and says so."""
 
 
 class CheckpointSpec(Model):

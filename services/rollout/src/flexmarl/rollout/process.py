@@ -20,6 +20,7 @@ from flexmarl.rollout.plugins import add_code_path
 from flexmarl.rollout.policies import EnginePool
 from flexmarl.rollout.rewards.runner import make_reward
 from flexmarl.rollout.server import RolloutService
+from flexmarl.rollout.stall import dying_when_stalled
 from flexmarl.rollout.worker import Store, Worker
 from flexmarl.rollout.workflows.registry import make_workflow
 from flexmarl.runtime.errors import InvalidJobError
@@ -30,6 +31,9 @@ from flexmarl.runtime.settings import Settings, secret
 
 log = structlog.get_logger()
 
+STALL_SECONDS = 60.0
+"""How long the user's code may keep the interpreter to itself, at least."""
+
 
 def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
@@ -38,7 +42,9 @@ def main() -> None:
 
 async def serve(settings: Settings, job: MARLJob) -> None:
     """Serve until cancelled. InvalidJobError when the job's code cannot be used."""
+    longest = job.spec.reward.timeout if job.spec.reward else 0.0
     async with (
+        dying_when_stalled(max(longest, STALL_SECONDS)),
         ExperienceClient(settings.experience, settings.token) as store,
         working(job, settings.base_dir, settings.token, store) as worker,
         serving(
