@@ -14,6 +14,7 @@ from flexmarl.rollout.api import (
     EnvironmentChoice,
     EnvironmentFactory,
     Episode,
+    Need,
     Step,
     Task,
     Team,
@@ -62,6 +63,10 @@ class ScoutAndGuess(Workflow):
         super().__init__(config, agents)
         path = ("spec", "workflow", "config", "environment")
         self.games = EnvironmentFactory(config.environment, path)
+
+    def needs(self) -> list[Need]:
+        """The columns that every task must have: `flexmarl validate` finds one that is missing."""
+        return [Need(name, ("spec", "data"), filled=True) for name in ("low", "high")]
 
     async def run(self, task: Task, team: Team) -> None:
         game = self.games.make()

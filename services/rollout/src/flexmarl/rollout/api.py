@@ -11,6 +11,7 @@ from flexmarl.rollout.environments import (
     settled,
 )
 from flexmarl.rollout.episode import Agent, Episode, Team
+from flexmarl.rollout.needs import Need
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import Rewards, Workflow
 
@@ -22,6 +23,7 @@ __all__ = [
     "EnvironmentFactory",
     "Episode",
     "Message",
+    "Need",
     "Reply",
     "Rewards",
     "ScorerChoice",
