@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -30,7 +29,7 @@ def make_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeJob]:
 
 
 @pytest.fixture(scope="session")
-def beside() -> Iterator[Callable[[Job], "Future[Job]"]]:
+def beside() -> Iterator[Callable[[Job], Future[Job]]]:
     """Runs jobs to their end, one after another, while tests go on: a start is one core's work."""
 
     def complete(job: Job) -> Job:
@@ -44,13 +43,11 @@ def beside() -> Iterator[Callable[[Job], "Future[Job]"]]:
 
 
 @pytest.fixture(scope="session")
-def starting_reference(
-    make_job: MakeJob, beside: Callable[[Job], "Future[Job]"]
-) -> "Future[Job]":
+def starting_reference(make_job: MakeJob, beside: Callable[[Job], Future[Job]]) -> Future[Job]:
     return beside(make_job(team()))
 
 
 @pytest.fixture
-def reference(starting_reference: "Future[Job]") -> Job:
+def reference(starting_reference: Future[Job]) -> Job:
     """The team's run that nothing disturbed, complete."""
     return starting_reference.result()

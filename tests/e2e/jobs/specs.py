@@ -9,7 +9,10 @@ Spec = dict[str, Any]
 STEPS = 12
 MODEL = {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"}
 SCRIPTED = {"kind": "scripted", "scripted": {"medianTokens": 6, "p99Tokens": 12}}
-PACED = {"kind": "scripted", "scripted": {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 30}}
+PACED = {
+    "kind": "scripted",
+    "scripted": {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 30},
+}
 """Slow enough for a test to meet a turn in its middle."""
 SAMPLING = {"maxTokens": 12}
 LR = 1.0e-3
@@ -53,5 +56,5 @@ def team() -> Spec:
         batch={"tasksPerStep": 3, "groupSize": 3, "microBatch": 2},
         pipeline={"deterministic": True},
         checkpoint={"everySteps": 4},
-        roles={role: restarts for role in roles},
+        roles=dict.fromkeys(roles, restarts),
     )

@@ -1,5 +1,6 @@
-"""Ctrl-C and SIGTERM at any moment: everything stops, nothing is left, and it can be resumed."""
+"""A run is looked at while it goes on, interrupted at any moment, and resumed; nothing is left."""
 
+import json
 import os
 import random
 import signal
@@ -13,7 +14,6 @@ from .running import Job, seen, wait_until
 from .specs import team
 
 pytestmark = pytest.mark.e2e
-STEPS = 2
 INTERRUPTED = 130
 
 
@@ -36,7 +36,7 @@ def stopped_without_a_trace(job: Job) -> None:
 
 @pytest.fixture(scope="module")
 def job(make_job: MakeJob) -> Job:
-    spec = team() | {"steps": STEPS, "checkpoint": {"everySteps": 1}}
+    spec = team() | {"steps": 500, "checkpoint": {"everySteps": 1}}
     del spec["eval"]
     return make_job(spec)
 
@@ -57,24 +57,46 @@ def test_before_and_while_processes_start(job: Job, stop: Callable[[Job], None])
         stopped_without_a_trace(job)
 
 
-def test_in_the_first_step_and_at_the_end_then_it_is_resumed(job: Job) -> None:
+def looked_at(job: Job) -> None:
+    """What a user may do while it runs."""
+    run = str(job.run_dir)
+    status = json.loads(job.call("status", run, "--json").stdout)
+    assert (status["phase"], status["progress"]["steps"]) == ("Running", 500)
+    assert set(status["last_step"]["agents"]) == {"solver", "verifier"}
+    assert status["summary"] is None
+    assert "Running" in job.call("status", run).stdout
+    episodes = job.call("episodes", run, "--first", "1")
+    assert episodes.stdout.startswith("step 1"), episodes.stderr
+    for options in ((), ("--resume",), ("--replace",)):
+        second = job.call("run", str(job.file), "--run-dir", run, *options)
+        assert second.returncode == 1
+        assert f"Another `flexmarl run` works on {run}" in second.stderr
+    exported = job.call("export", run, "solver", str(job.directory / "early"))
+    assert exported.returncode == 0, exported.stderr
+    assert (job.directory / "early" / "model.safetensors").exists()
+
+
+def test_while_it_runs_and_at_the_end_then_it_is_resumed(job: Job) -> None:
     job.start(*(["--resume"] if (job.run_dir / "job.yaml").exists() else []))
-    wait_until(lambda: job.progress().get("phase") == "Running")
+    wait_until(lambda: job.steps() > 0 and list(job.run_dir.glob("checkpoints/*/manifest.json")))
+    looked_at(job)
     ctrl_c(job)
     code, output = job.finish()
     assert code == INTERRUPTED, output + job.logs()
     assert output.splitlines()[-1].startswith("Interrupted. Go on with: flexmarl run ")
-    assert job.steps() < STEPS
     stopped_without_a_trace(job)
+    assert "Stopped" in job.call("status", str(job.run_dir)).stdout
 
-    job.start("--resume")
-    wait_until(lambda: job.steps() == STEPS)
+    steps = job.steps() + 1
+    resume = ("--resume", "--set", f"spec.steps={steps}")
+    job.start(*resume)
+    wait_until(lambda: job.steps() == steps)
     terminate(job)  # which may come before or after the orchestrator has said that all is done
     code, output = job.finish()
     assert code in (0, INTERRUPTED), output + job.logs()
     stopped_without_a_trace(job)
 
-    job.complete("--resume")
-    assert [line["step"] for line in job.lines()] == list(range(STEPS))
-    assert job.summary()["steps"] == STEPS
+    job.complete(*resume)
+    assert [line["step"] for line in job.lines()] == list(range(steps))
+    assert job.summary()["steps"] == steps
     stopped_without_a_trace(job)

