@@ -20,8 +20,10 @@ def tasks() -> list[dict[str, str]]:
     out = []
     for number, triple in enumerate(triples):
         answer = max(triple)
+        wrong = [digit for digit in dict.fromkeys(triple) if digit != answer]
         others = [digit for digit in "0123456789" if digit != answer]
-        proposal = answer if number % 2 == 0 else rng.choice(others)
+        near = bool(wrong) and rng.random() < 0.7  # most wrong proposals stand in the question
+        proposal = answer if number % 2 == 0 else rng.choice(wrong if near else others)
         out.append(
             {
                 "question": f"max {''.join(triple)}",

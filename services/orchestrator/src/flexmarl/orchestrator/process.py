@@ -8,11 +8,9 @@ import sys
 from dataclasses import dataclass
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.reading import JobFileError
 from flexmarl.orchestrator.run import run_job
 from flexmarl.runtime import main as runtime
 from flexmarl.runtime.grpc import serving
-from flexmarl.runtime.process import HOPELESS
 from flexmarl.runtime.settings import Settings
 
 STOPPED = 143
@@ -37,10 +35,6 @@ class Process:
 
 def main() -> None:
     process = Process()
-    try:
-        runtime.run("orchestrator", process.body)
-    except JobFileError as error:
-        print(" ".join(str(error).splitlines()), file=sys.stderr)
-        sys.exit(HOPELESS)
+    runtime.run("orchestrator", process.body)
     if not process.complete:
         sys.exit(STOPPED)
