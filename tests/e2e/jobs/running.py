@@ -1,4 +1,4 @@
-"""Jobs as a user runs them: the `flexmarl` command, its run directory, and what it must not leave."""
+"""Jobs as a user runs them: the `flexmarl` command, its run directory, what it must not leave."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_an_exported_model_loads(reference: Job) -> None:
     model = AutoModelForCausalLM.from_pretrained(out)
     tokenizer = AutoTokenizer.from_pretrained(out)
     chat = [{"role": "user", "content": "q1"}]
-    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
-    logits = model(**ids).logits
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    logits = model(tokenizer(prompt, return_tensors="pt").input_ids).logits
     assert logits.shape[-1] == model.config.vocab_size
     assert logits.isfinite().all()

