@@ -58,11 +58,10 @@ def default_dir(file: JobFile) -> Path:
 
 def _play(file: JobFile, root: Path, *, resume: bool, plain: bool) -> int:
     """Run the job to its end; the exit code."""
-    from flexmarl.local.supervisor import run_job
-
     from flexmarl.cli.commands import report
     from flexmarl.cli.live import display
     from flexmarl.cli.rundata import RunData
+    from flexmarl.local.supervisor import run_job
 
     say(f"{file.job.metadata.name}: logs, metrics and report in {root}")
     try:
