@@ -26,6 +26,11 @@ AGE = st.sampled_from([0, 0, 0, 1])
 POLICY = st.sampled_from(POLICIES)
 
 
+async def opened(url: str, uid: str) -> Store:
+    """A store belongs to the event loop that it is made in."""
+    return await Store(url, uid, POLICIES).__aenter__()
+
+
 class StoreMachine(RuleBasedStateMachine):
     url: ClassVar[str]
     _numbers = itertools.count()
@@ -33,8 +38,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.store = Store(self.url, f"model/{next(self._numbers)}", POLICIES)
-        self.run(self.store.__aenter__())
+        self.store = self.run(opened(self.url, f"model/{next(self._numbers)}"))
         self.incarnation = self.run(self.store.take_incarnation())
         self.epochs = {policy: self.run(self.store.take_epoch(policy)) for policy in POLICIES}
         self.known: dict[int, set[int]] = {}
