@@ -154,8 +154,8 @@ def test_a_good_job_breaks_no_rule() -> None:
         ),
         (
             ["spec.code={path: src}"],
-            "spec.code: would be ignored; no workflow, environment or reward has an entrypoint; "
-            "remove it",
+            "spec.code: would be ignored; no workflow, environment, reward or filter has an "
+            "entrypoint; remove it",
         ),
         (
             ["spec.eval.data.format=jsonl"],

@@ -41,7 +41,29 @@ class Algorithm(StrEnum):
     GRPO = "grpo"
     DR_GRPO = "dr-grpo"
     RLOO = "rloo"
+    REINFORCE_PP = "reinforce-pp"
     NONE = "none"
+
+
+class Correction(StrEnum):
+    """What the loss does about tokens that older weights sampled."""
+
+    CLIP = "clip"
+    """Clips the ratio of training to sampling policy: right when both are nearly the same."""
+    TIS = "tis"
+    """Truncated importance sampling: that ratio, cut off at a cap, as a constant weight."""
+    DECOUPLED = "decoupled"
+    """Clips against the policy that the step began with, weighted by that one over the sampling
+    policy, cut off at a cap (arXiv 2110.00641, 2505.24298)."""
+
+
+class DeadGroups(StrEnum):
+    """What a group in which a policy has no contrast does to the loss."""
+
+    COUNT = "count"
+    """Its tokens count in the denominator: the mean is over all that was sampled."""
+    EXCLUDE = "exclude"
+    """Its tokens have weight 0 there too."""
 
 
 class Dtype(StrEnum):
@@ -136,7 +158,8 @@ class WarmStart(Model):
 
 class TrainingSpec(Model):
     algorithm: Algorithm = Algorithm.GRPO
-    """`none`: the policy keeps its weights (a judge, a frozen opponent)."""
+    """`none`: the policy keeps its weights (a judge, a frozen opponent). `reinforce-pp` whitens
+    advantages over the whole step, so no group can be folded before the last one has come."""
     lr: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -144,8 +167,17 @@ class TrainingSpec(Model):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Annotated[float, Field(gt=0)] = 0.28
+    correction: Correction | None = None
+    """By default `decoupled` when older tokens are trained (`pipeline.maxStaleness` above 0, or
+    `pipeline.replay`), else `clip`."""
+    correction_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Largest weight of a token under `tis` and `decoupled`."""
+    dead_groups: DeadGroups = DeadGroups.COUNT
     max_logprob_gap: Annotated[float, Field(gt=0)] = 0.2
-    """Mean |training - sampling| log-prob per token above which the job stops."""
+    """Mean |training - sampling| log-prob per token above which the job stops; only tokens that the
+    trained version itself sampled are compared."""
+    simulated_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Training waits until it is no faster than this: simulation, like the scripted engine."""
     warm_start: WarmStart | None = None
 
 
@@ -192,6 +224,9 @@ class WorkflowSpec(Model):
     name: str | None = None
     entrypoint: Entrypoint | None = None
     config: dict[str, Any] = {}
+    participants: str | None = None
+    """Column of a task that lists the agents it needs: its episodes wait for their policies only.
+    None: every agent takes part in every task."""
     timeout: Seconds = 600
     """Of one episode."""
 
@@ -230,6 +265,52 @@ class BatchSpec(Model):
     group_size: Annotated[int, Field(ge=2)] = 8
     micro_batch: Positive = 1
     """Groups whose gradient is computed at once: at least; exactly so many when deterministic."""
+    updates_per_step: Positive = 1
+    """Optimizer steps per version: the step's groups are split into so many equal parts."""
+
+
+class FilterSpec(Model):
+    """Which finished groups are dropped and played again with another task."""
+
+    name: Literal["contrast"] | None = None
+    """`contrast`: groups from which no policy can learn, because all rewards agree, are dropped."""
+    entrypoint: Entrypoint | None = None
+    """`keep(group) -> bool`, one's own."""
+    max_refills: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Tasks tried for one place in the step; the last one stays, whatever it is."""
+
+
+class DifficultySpec(Model):
+    """Prefers tasks that are about as hard as wanted, by Thompson sampling from what is known of
+    each: a Beta posterior of its solve rate."""
+
+    agent: Name | None = None
+    """Whose accuracy counts; by default the mean over agents."""
+    target: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The solve rate that teaches most."""
+    candidates: Annotated[int, Field(ge=2, le=64)] = 4
+    """Tasks of which the best is taken. They are the next ones of the data's order: each is a
+    candidate once per epoch."""
+    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Of older evidence, at each new one: policies change."""
+
+
+class ReplaySpec(Model):
+    """Trains on groups of earlier steps again, beside the step's own."""
+
+    share: Annotated[float, Field(gt=0, le=4)]
+    """Replayed groups per group of the step."""
+    max_age: Annotated[int, Field(ge=1, le=16)] = 1
+    """In steps."""
+
+
+class OverlongSpec(Model):
+    """Soft punishment of turns that come near their `maxTokens` (DAPO, arXiv 2503.14476)."""
+
+    buffer: Positive
+    """Tokens below `maxTokens` from which on the reward falls, linearly."""
+    penalty: Annotated[float, Field(gt=0)] = 1.0
+    """What it has lost at `maxTokens`."""
 
 
 class PipelineSpec(Model):
@@ -237,6 +318,16 @@ class PipelineSpec(Model):
     """Fold groups while others are still being played; off: wait for the whole step first."""
     deterministic: bool = False
     """Fold groups in index order in fixed micro-batches: bit-equal with and without overlap."""
+    max_staleness: Annotated[int, Field(ge=0, le=16)] = 0
+    """How many versions older than the one it trains a token may be. 0: none, every step is
+    sampled from its own version. Above, groups of as many later steps are played ahead."""
+    partial_rollout: bool = False
+    """Steps take whichever groups are whole first; unfinished ones go on in a later step, within
+    the bound. Needs maxStaleness above 0."""
+    filter: FilterSpec | None = None
+    difficulty: DifficultySpec | None = None
+    replay: ReplaySpec | None = None
+    overlong: OverlongSpec | None = None
 
 
 class Transport(StrEnum):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
+from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 from flexmarl.contracts.templates import TemplateError, fields_in
@@ -200,9 +201,10 @@ def one_source_of_code(spec: Place) -> Iterator[Problem]:
             says = "both name and entrypoint are given" if given else "says not what to run"
             yield Problem(field.path, says, "exactly one of name and entrypoint is needed")
     workflow = spec["workflow"]
-    places = [workflow, spec["reward"], workflow["config"]["environment"]]
+    own = spec["pipeline"]["filter"]
+    places = [workflow, spec["reward"], workflow["config"]["environment"], own]
     if spec["code"].given and not any(place["entrypoint"].given for place in places):
-        because = "no workflow, environment or reward has an entrypoint"
+        because = "no workflow, environment, reward or filter has an entrypoint"
         yield ignored(spec["code"], because)
 
 
@@ -297,4 +299,5 @@ RULES: tuple[Rule, ...] = (
     data_is_described_once,
     numbers_fit_together,
     services_are_used,
+    *PIPELINE_RULES,
 )

@@ -64,12 +64,15 @@ class TurnRequest(_message.Message):
     PROMPT_IDS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """unique among the turns in flight"""
     prompt_ids: _builtins.bytes
     """int32, little-endian"""
     seed: _builtins.int
     """with the position, decides each token"""
+    resumed: _builtins.bool
+    """Continues a turn that a weight update cut: its first tokens are the end of the prompt. Goes first."""
     @_builtins.property
     def sampling(self) -> Global___Sampling: ...
     def __init__(
@@ -79,10 +82,11 @@ class TurnRequest(_message.Message):
         prompt_ids: _builtins.bytes = ...,
         seed: _builtins.int = ...,
         sampling: Global___Sampling | None = ...,
+        resumed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "prompt_ids", b"prompt_ids", "sampling", b"sampling", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "prompt_ids", b"prompt_ids", "resumed", b"resumed", "sampling", b"sampling", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,8 +99,11 @@ class GenerateRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
+    min_version: _builtins.int
+    """any version from this to `version` will do; absent: `version`"""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnRequest]: ...
     def __init__(
@@ -105,12 +112,15 @@ class GenerateRequest(_message.Message):
         policy: _builtins.str = ...,
         version: _builtins.int = ...,
         turns: _abc.Iterable[Global___TurnRequest] | None = ...,
+        min_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_version", b"_min_version", "min_version", b"min_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "turns", b"turns", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_version", b"_min_version", "min_version", b"min_version", "policy", b"policy", "turns", b"turns", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__min_version: _TypeAlias = _typing.Literal["min_version"]  # noqa: Y015
+    _WhichOneofArgType__min_version: _TypeAlias = _typing.Literal["_min_version", b"_min_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_version) -> _WhichOneofReturnType__min_version | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 

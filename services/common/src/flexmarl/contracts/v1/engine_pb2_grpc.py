@@ -73,7 +73,7 @@ class EngineServicer(object):
 
     def Generate(self, request, context):
         """Turns pending at the same moment travel together; each comes back as soon as it is finished.
-        Another (policy, version) than the loaded one is refused: FAILED_PRECONDITION.
+        Another policy or version than asked for is refused: FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class EngineStub:
     def __new__(cls, channel: _aio.Channel) -> EngineAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]
     """Turns pending at the same moment travel together; each comes back as soon as it is finished.
-    Another (policy, version) than the loaded one is refused: FAILED_PRECONDITION.
+    Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _grpc.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]
     Pause: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]
@@ -50,7 +50,7 @@ class EngineAsyncStub(EngineStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]  # type: ignore[assignment]
     """Turns pending at the same moment travel together; each comes back as soon as it is finished.
-    Another (policy, version) than the loaded one is refused: FAILED_PRECONDITION.
+    Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _aio.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]  # type: ignore[assignment]
     Pause: _aio.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]  # type: ignore[assignment]
@@ -68,7 +68,7 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_pb2.GenerateResponse], _abc.AsyncIterator[_engine_pb2.GenerateResponse]]:
         """Turns pending at the same moment travel together; each comes back as soon as it is finished.
-        Another (policy, version) than the loaded one is refused: FAILED_PRECONDITION.
+        Another policy or version than asked for is refused: FAILED_PRECONDITION.
         """
 
     @_abc_1.abstractmethod

@@ -415,19 +415,23 @@ class CommitRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     step: _builtins.int
+    keep: _builtins.int
+    """steps, this one included, whose groups stay leasable for replay"""
     def __init__(
         self,
         *,
         policy: _builtins.str = ...,
         epoch: _builtins.int = ...,
         step: _builtins.int = ...,
+        keep: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "policy", b"policy", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "keep", b"keep", "policy", b"policy", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -119,7 +119,7 @@ class ExperienceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Acknowledges and deletes a policy's groups of a step.
+        """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

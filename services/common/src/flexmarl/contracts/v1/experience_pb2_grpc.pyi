@@ -45,7 +45,7 @@ class ExperienceStub:
     Lease: _grpc.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]
     """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
     Commit: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]
-    """Acknowledges and deletes a policy's groups of a step."""
+    """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay."""
     Stored: _grpc.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]
     """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
     entry that cannot be read is forgotten, so that its group is played again.
@@ -73,7 +73,7 @@ class ExperienceAsyncStub(ExperienceStub):
     Lease: _aio.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]  # type: ignore[assignment]
     """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
     Commit: _aio.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]  # type: ignore[assignment]
-    """Acknowledges and deletes a policy's groups of a step."""
+    """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay."""
     Stored: _aio.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]  # type: ignore[assignment]
     """Indexes of a step that are stored or were already committed. Ask again while a step lasts: an
     entry that cannot be read is forgotten, so that its group is played again.
@@ -128,7 +128,7 @@ class ExperienceServicer(metaclass=_abc_1.ABCMeta):
         request: _experience_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_experience_pb2.CommitResponse, _abc.Awaitable[_experience_pb2.CommitResponse]]:
-        """Acknowledges and deletes a policy's groups of a step."""
+        """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay."""
 
     @_abc_1.abstractmethod
     def Stored(

@@ -46,8 +46,11 @@ class Route(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
+    MIN_VERSION_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
+    min_version: _builtins.int
+    """the oldest that will do; absent: `version` alone"""
     @_builtins.property
     def engines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty for an external policy"""
@@ -58,12 +61,15 @@ class Route(_message.Message):
         policy: _builtins.str = ...,
         version: _builtins.int = ...,
         engines: _abc.Iterable[_builtins.str] | None = ...,
+        min_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_version", b"_min_version", "min_version", b"min_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_version", b"_min_version", "engines", b"engines", "min_version", b"min_version", "policy", b"policy", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__min_version: _TypeAlias = _typing.Literal["min_version"]  # noqa: Y015
+    _WhichOneofArgType__min_version: _TypeAlias = _typing.Literal["_min_version", b"_min_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_version) -> _WhichOneofReturnType__min_version | None: ...
 
 Global___Route: _TypeAlias = Route  # noqa: Y015
 
@@ -79,6 +85,8 @@ class RunGroupRequest(_message.Message):
     ROUTES_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
     TRANSCRIPTS_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     task: _builtins.str
     """JSON object: the record, columns named"""
@@ -87,6 +95,10 @@ class RunGroupRequest(_message.Message):
     purpose: Global___Purpose.ValueType
     transcripts: _builtins.bool
     """send readable episodes along"""
+    hold: _builtins.bool
+    """keep what was learnt until PlaceGroup says where it belongs"""
+    final: _builtins.bool
+    """the filter does not apply: this task stays, whatever comes of it"""
     @_builtins.property
     def id(self) -> _experience_pb2.GroupId: ...
     @_builtins.property
@@ -102,10 +114,12 @@ class RunGroupRequest(_message.Message):
         routes: _abc.Iterable[Global___Route] | None = ...,
         purpose: Global___Purpose.ValueType = ...,
         transcripts: _builtins.bool = ...,
+        hold: _builtins.bool = ...,
+        final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "id", b"id", "purpose", b"purpose", "routes", b"routes", "seed", b"seed", "task", b"task", "task_id", b"task_id", "transcripts", b"transcripts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "final", b"final", "hold", b"hold", "id", b"id", "purpose", b"purpose", "routes", b"routes", "seed", b"seed", "task", b"task", "task_id", b"task_id", "transcripts", b"transcripts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -204,10 +218,19 @@ class GroupFinished(_message.Message):
     EPISODES_FIELD_NUMBER: _builtins.int
     FORKS_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    OLDEST_VERSION_FIELD_NUMBER: _builtins.int
+    RESUMED_TURNS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     forks: _builtins.int
     """histories that the program changed"""
     seconds: _builtins.float
+    dropped: _builtins.bool
+    """the job's filter wants another task; nothing was stored"""
+    oldest_version: _builtins.int
+    """of any sampled token that may be trained; 0 without any"""
+    resumed_turns: _builtins.int
+    """cut by a weight update and continued"""
     @_builtins.property
     def id(self) -> _experience_pb2.GroupId: ...
     @_builtins.property
@@ -220,11 +243,59 @@ class GroupFinished(_message.Message):
         episodes: _abc.Iterable[Global___EpisodeResult] | None = ...,
         forks: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        dropped: _builtins.bool = ...,
+        oldest_version: _builtins.int = ...,
+        resumed_turns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupFinished: _TypeAlias = GroupFinished  # noqa: Y015
+
+@_typing.final
+class PlaceGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAYED_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def played(self) -> _experience_pb2.GroupId:
+        """as RunGroup named it"""
+
+    @_builtins.property
+    def place(self) -> _experience_pb2.GroupId: ...
+    def __init__(
+        self,
+        *,
+        played: _experience_pb2.GroupId | None = ...,
+        place: _experience_pb2.GroupId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "played", b"played"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "played", b"played"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceGroupRequest: _TypeAlias = PlaceGroupRequest  # noqa: Y015
+
+@_typing.final
+class PlaceGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DUPLICATE_FIELD_NUMBER: _builtins.int
+    duplicate: _builtins.bool
+    def __init__(
+        self,
+        *,
+        duplicate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceGroupResponse: _TypeAlias = PlaceGroupResponse  # noqa: Y015

@@ -40,6 +40,11 @@ class RolloutStub(object):
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.RunGroupRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.GroupFinished.FromString,
                 _registered_method=True)
+        self.PlaceGroup = channel.unary_unary(
+                '/flexmarl.contracts.v1.Rollout/PlaceGroup',
+                request_serializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupRequest.SerializeToString,
+                response_deserializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupResponse.FromString,
+                _registered_method=True)
 
 
 class RolloutServicer(object):
@@ -54,6 +59,14 @@ class RolloutServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlaceGroup(self, request, context):
+        """Stores a group that was played with `hold`, in the place that it was given. Idempotent while the
+        worker has it; NOT_FOUND: it has not, the group must be played again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RolloutServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_RolloutServicer_to_server(servicer, server):
                     servicer.RunGroup,
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.RunGroupRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.GroupFinished.SerializeToString,
+            ),
+            'PlaceGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlaceGroup,
+                    request_deserializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupRequest.FromString,
+                    response_serializer=flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class Rollout(object):
             '/flexmarl.contracts.v1.Rollout/RunGroup',
             flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.RunGroupRequest.SerializeToString,
             flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.GroupFinished.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlaceGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flexmarl.contracts.v1.Rollout/PlaceGroup',
+            flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupRequest.SerializeToString,
+            flexmarl_dot_contracts_dot_v1_dot_rollout__pb2.PlaceGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,10 @@ class RolloutStub:
     """Plays the episodes of one group, stores what was learnt from it (Purpose TRAIN) and says how it
     went: a hint, the store decides what counts. Cancelling the call cancels its episodes.
     """
+    PlaceGroup: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.PlaceGroupRequest, _rollout_pb2.PlaceGroupResponse]
+    """Stores a group that was played with `hold`, in the place that it was given. Idempotent while the
+    worker has it; NOT_FOUND: it has not, the group must be played again.
+    """
 
 @_typing.type_check_only
 class RolloutAsyncStub(RolloutStub):
@@ -46,6 +50,10 @@ class RolloutAsyncStub(RolloutStub):
     RunGroup: _aio.UnaryUnaryMultiCallable[_rollout_pb2.RunGroupRequest, _rollout_pb2.GroupFinished]  # type: ignore[assignment]
     """Plays the episodes of one group, stores what was learnt from it (Purpose TRAIN) and says how it
     went: a hint, the store decides what counts. Cancelling the call cancels its episodes.
+    """
+    PlaceGroup: _aio.UnaryUnaryMultiCallable[_rollout_pb2.PlaceGroupRequest, _rollout_pb2.PlaceGroupResponse]  # type: ignore[assignment]
+    """Stores a group that was played with `hold`, in the place that it was given. Idempotent while the
+    worker has it; NOT_FOUND: it has not, the group must be played again.
     """
 
 class RolloutServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +67,16 @@ class RolloutServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_rollout_pb2.GroupFinished, _abc.Awaitable[_rollout_pb2.GroupFinished]]:
         """Plays the episodes of one group, stores what was learnt from it (Purpose TRAIN) and says how it
         went: a hint, the store decides what counts. Cancelling the call cancels its episodes.
+        """
+
+    @_abc_1.abstractmethod
+    def PlaceGroup(
+        self,
+        request: _rollout_pb2.PlaceGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rollout_pb2.PlaceGroupResponse, _abc.Awaitable[_rollout_pb2.PlaceGroupResponse]]:
+        """Stores a group that was played with `hold`, in the place that it was given. Idempotent while the
+        worker has it; NOT_FOUND: it has not, the group must be played again.
         """
 
 def add_RolloutServicer_to_server(servicer: RolloutServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
