@@ -54,8 +54,8 @@ inner "-", as in solver-1
 spec.policies[0].model.uri (line 11): "rndom://llama?hidden=64" is not allowed; must be a URI that \
 starts with random://, file://, pypi:// or hf://; did you mean "random://llama?hidden=64"?
 spec.policies[0].training.lr (line 13): -1 is not allowed; must be greater than 0
-spec.policies[0].training.algorithm (line 14): "gpro" is not allowed; must be grpo, dr-grpo, rloo \
-or none; did you mean "grpo"?
+spec.policies[0].training.algorithm (line 14): "gpro" is not allowed; must be grpo, dr-grpo, rloo, \
+reinforce-pp or none; did you mean "grpo"?
 spec.policies[0].training.learning_rate (line 15): unknown field; allowed here: algorithm, lr, \
 warmupSteps, weightDecay, betas, maxGradNorm, clipLow, clipHigh, maxLogprobGap, warmStart
 spec.policies[0].training.warmStart.agent (line 16): no agent is named "slver"; "Solver" is played \
