@@ -57,7 +57,8 @@ spec.policies[0].training.lr (line 13): -1 is not allowed; must be greater than 
 spec.policies[0].training.algorithm (line 14): "gpro" is not allowed; must be grpo, dr-grpo, rloo, \
 reinforce-pp or none; did you mean "grpo"?
 spec.policies[0].training.learning_rate (line 15): unknown field; allowed here: algorithm, lr, \
-warmupSteps, weightDecay, betas, maxGradNorm, clipLow, clipHigh, maxLogprobGap, warmStart
+warmupSteps, weightDecay, betas, maxGradNorm, clipLow, clipHigh, \
+correction, correctionCap, deadGroups, maxLogprobGap, simulatedTokensPerSecond, warmStart
 spec.policies[0].training.warmStart.agent (line 16): no agent is named "slver"; "Solver" is played \
 by none
 spec.policies[1].training.algorithm (line 18): "grpo" cannot train weights behind an API; must be \
