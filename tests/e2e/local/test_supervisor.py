@@ -7,7 +7,9 @@ import signal
 import time
 
 import pytest
+import redis
 
+from ..conftest import Valkey
 from .conftest import EVERYONE, Supervised, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -178,3 +180,87 @@ def test_a_second_run_of_the_same_name_is_refused(supervised: Supervised) -> Non
     run.terminate()
     assert run.communicate(timeout=30)[0].splitlines()[-1] == "interrupted"
     assert supervised.left() == []
+
+
+def test_a_signal_after_the_orchestrators_last_word_finds_the_job_complete(
+    supervised: Supervised,
+) -> None:
+    supervised.tell("orchestrator", "complete")
+    run = supervised.start()
+    supervised.wait_for_all()
+    run.send_signal(signal.SIGINT)
+    code, output = supervised.finish()
+    assert (code, output.splitlines()[-1]) == (0, "complete")
+    assert supervised.left() == []
+
+
+def test_another_process_that_gives_up_after_the_last_word_changes_nothing(
+    supervised: Supervised,
+) -> None:
+    supervised.tell("orchestrator", "complete")
+    supervised.start()
+    supervised.wait_for_all()
+    supervised.tell("rollout-worker-0", "exit 3")
+    os.kill(supervised.started("rollout-worker-0")[0], signal.SIGKILL)
+    code, output = supervised.finish()
+    assert (code, output.splitlines()[-1]) == (0, "complete")
+
+
+@pytest.mark.parametrize("end", ["exit 0", "exit 3", "signal"])
+def test_no_key_is_left_in_a_store_of_the_users_own_and_no_other_is_touched(
+    supervised: Supervised, own_store: Valkey, end: str
+) -> None:
+    foreign = {"plain", "{l0}:x", "{default/team/1}:stream:solver", "no:braces", "{}:x"}
+    with redis.Redis.from_url(own_store.url, decode_responses=True) as client:
+        for number in range(3000):  # more than a server looks at in one command
+            foreign.add(f"{{other}}:{number}")
+        client.mset(dict.fromkeys(foreign, "x"))
+        (supervised.run_dir / "submissions").write_text("l00\n")  # of a supervisor that was killed
+        client.mset({f"{{l00}}:{number}": "x" for number in range(3000)})
+        supervised.use_store(own_store.url)
+        if end != "signal":
+            supervised.tell("orchestrator", end)
+        run = supervised.start()
+        if end == "signal":
+            supervised.wait_for_all()
+            uid = (supervised.run_dir / "submissions").read_text().split()[-1]
+            assert client.get(f"{{{uid}}}:orchestrator") == "x"
+            run.send_signal(signal.SIGINT)
+        code, output = supervised.finish()
+        assert code == (130 if end == "signal" else 0), output
+        assert "warning" not in output
+        assert set(client.scan_iter(count=1000)) == foreign
+    assert supervised.left() == []
+
+
+def test_a_store_that_is_gone_is_a_warning_without_its_password(
+    supervised: Supervised, own_store: Valkey
+) -> None:
+    supervised.use_store(own_store.url)
+    run = supervised.start()
+    supervised.wait_for_all()
+    own_store.process.kill()
+    run.send_signal(signal.SIGINT)
+    code, output = supervised.finish()
+    assert (code, output.splitlines()[-1]) == (130, "interrupted")
+    (warning,) = [line for line in output.splitlines() if "warning" in line]
+    assert "may be left in the store: the store does not answer" in warning
+    assert own_store.url.split(":")[2].split("@")[0] not in output
+
+
+def test_a_store_that_hangs_is_not_waited_for_in_a_hurry(
+    supervised: Supervised, own_store: Valkey
+) -> None:
+    supervised.use_store(own_store.url)
+    run = supervised.start()
+    supervised.wait_for_all()
+    own_store.process.send_signal(signal.SIGSTOP)
+    try:
+        run.send_signal(signal.SIGINT)
+        wait_until(lambda: not supervised.started_still_running())
+        run.send_signal(signal.SIGINT)
+        code, output = supervised.finish()
+    finally:
+        own_store.process.send_signal(signal.SIGCONT)
+    assert (code, output.splitlines()[-1]) == (130, "interrupted")
+    assert "may be left in the store: there was no time" in output

@@ -8,8 +8,8 @@ from tests.unit.cli.runs import job, write_job, write_run
 from typer.testing import CliRunner, Result
 
 from flexmarl.cli.app import app
-from flexmarl.cli.commands.serve import PROCESSES
 from flexmarl.contracts.documents import dump
+from flexmarl.local.roles import MODULES
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def test_an_unknown_process_is_named_with_its_nearest() -> None:
     assert 'did you mean "orchestrator"?' in result.stderr
 
 
-@pytest.mark.parametrize("name", sorted(PROCESSES.keys() - {"engine", "trainer"}))  # no torch
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - {"engine", "trainer"}))  # no torch
 def test_a_process_without_settings_says_which(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("JOB_FILE", "JOB_UID"):
         monkeypatch.delenv(f"FLEXMARL_{variable}", raising=False)

@@ -1,7 +1,5 @@
 """`flexmarl run` around a supervisor that plays no job; the real one is tried in tests/e2e."""
 
-import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +30,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
 
 
 def run(monkeypatch: pytest.MonkeyPatch, played: Played, *options: str) -> Result:
-    module = types.ModuleType("flexmarl.local.supervisor")
-    module.run_job = played  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flexmarl.local.supervisor", module)
+    monkeypatch.setattr("flexmarl.local.supervisor.run_job", played)
     result = CliRunner().invoke(app, ["run", "job.yaml", *options])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.job import MARLJob, RestartPolicy
 from flexmarl.local.plan import (
-    DRAIN_ORDER,
     LONGEST_BACKOFF,
-    MODULES,
     LocalLayout,
     ProcessPlan,
     next_restart,
     plan_processes,
 )
+from flexmarl.local.roles import DRAIN_ORDER, MODULES
 from flexmarl.runtime.settings import Settings
 
 LAYOUT = LocalLayout(

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.local.rundir import RunLock, add_submission, note_failure
+from flexmarl.local.rundir import RunLock, add_submission, note_failure, reopen, says_complete
 from flexmarl.runtime.errors import JobFailedError
 
 
@@ -39,3 +39,18 @@ def test_a_failure_is_noted_unless_the_end_is_known(tmp_path: Path) -> None:
         path.write_text(json.dumps({"phase": phase}))
         note_failure(tmp_path, "later")
         assert json.loads(path.read_text()) == {"phase": phase}
+
+
+def test_a_run_is_complete_when_the_orchestrator_has_said_so_until_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    assert not says_complete(tmp_path)
+    path = tmp_path / "progress.json"
+    for phase in ("Running", "Failed", "Complete"):
+        path.write_text(json.dumps({"phase": phase, "step": 4, "message": "why"}))
+        assert says_complete(tmp_path) == (phase == "Complete")
+    reopen(tmp_path)
+    assert not says_complete(tmp_path)
+    assert json.loads(path.read_text()) == {"phase": "Starting", "step": 4, "message": ""}
+    note_failure(tmp_path, "trainer-0 died")
+    assert json.loads(path.read_text())["phase"] == "Failed"

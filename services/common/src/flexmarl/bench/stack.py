@@ -21,7 +21,8 @@ from flexmarl.contracts.v1.engine_pb2 import LoadWeightsRequest
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.local.crew import Crew
-from flexmarl.local.plan import MODULES, LocalLayout, plan_processes
+from flexmarl.local.plan import LocalLayout, plan_processes
+from flexmarl.local.roles import MODULES
 from flexmarl.local.supervisor import SHM_DIR, shared_memory, sockets_directory
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.runtime.grpc import channel, wait_ready

@@ -12,7 +12,8 @@ from typing import Any
 
 from flexmarl.local import guardian
 from flexmarl.local.forks import WarmParent, python_environment
-from flexmarl.local.plan import DRAIN_ORDER, LocalLayout, ProcessPlan
+from flexmarl.local.plan import LocalLayout, ProcessPlan
+from flexmarl.local.roles import DRAIN_ORDER
 from flexmarl.local.runner import Ended, Runner, Say
 from flexmarl.local.system import Child, adopting_orphans, child_pids, end, spawn
 from flexmarl.tensors.holding import PREFIX

@@ -12,25 +12,6 @@ from typing import Any
 from flexmarl.contracts.job import EngineKind, MARLJob, RestartPolicy
 
 LONGEST_BACKOFF = 30.0
-MODULES: Mapping[str, str] = {
-    "store": "flexmarl.experience.embedded",
-    "experience": "flexmarl.experience.process",
-    "weights": "flexmarl.tensors.process",
-    "engine": "flexmarl.rollout.engines.process",
-    "trainer": "flexmarl.trainer.process",
-    "rollout-worker": "flexmarl.rollout.process",
-    "orchestrator": "flexmarl.orchestrator.process",
-}
-"""Role -> module whose `main()` is the process; in the order in which they are started."""
-DRAIN_ORDER = (
-    ("orchestrator",),
-    ("rollout-worker",),
-    ("trainer", "engine"),
-    ("experience",),
-    ("weights",),
-    ("store",),
-)
-"""Who asks stops before whom it asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.runtime.errors import JobFailedError
 
 LOCK, SUBMISSIONS, PROGRESS = ".lock", "submissions", "progress.json"
-FINAL_PHASES = ("Complete", "Failed")
+COMPLETE = "Complete"
+FINAL_PHASES = (COMPLETE, "Failed")
 
 
 class RunLock:
@@ -67,12 +69,32 @@ def last_checkpoint(
     return found[-1].absolute() if found else None
 
 
+def reopen(run_dir: Path) -> None:
+    """Take back that the run has ended: a resumed one goes on."""
+    progress = _progress(run_dir)
+    if progress.get("phase") in FINAL_PHASES:
+        _write(run_dir, progress | {"phase": "Starting", "message": ""})
+
+
+def says_complete(run_dir: Path) -> bool:
+    """Whether the orchestrator has said so."""
+    return _progress(run_dir).get("phase") == COMPLETE
+
+
 def note_failure(run_dir: Path, message: str) -> None:
     """Say in progress.json that the job failed, unless the orchestrator has said how it ended."""
+    progress = _progress(run_dir)
+    if progress.get("phase") not in FINAL_PHASES:
+        _write(run_dir, progress | {"phase": "Failed", "message": message})
+
+
+def _progress(run_dir: Path) -> dict[str, Any]:
     path = run_dir / PROGRESS
-    progress: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if progress.get("phase") in FINAL_PHASES:
-        return
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _write(run_dir: Path, progress: Mapping[str, Any]) -> None:
     partial = run_dir / f".{PROGRESS}.partial"
-    partial.write_text(json.dumps(progress | {"phase": "Failed", "message": message}))
-    partial.replace(path)
+    partial.write_text(json.dumps(progress))
+    partial.replace(run_dir / PROGRESS)

@@ -17,8 +17,17 @@ from pathlib import Path
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.reading import load_job
 from flexmarl.local.crew import Crew
-from flexmarl.local.plan import MODULES, LocalLayout, plan_processes
-from flexmarl.local.rundir import RunLock, add_submission, last_checkpoint, note_failure
+from flexmarl.local.leftovers import forget
+from flexmarl.local.plan import LocalLayout, plan_processes
+from flexmarl.local.roles import MODULES
+from flexmarl.local.rundir import (
+    RunLock,
+    add_submission,
+    last_checkpoint,
+    note_failure,
+    reopen,
+    says_complete,
+)
 from flexmarl.local.runner import Ended
 from flexmarl.tensors.holding import Hold, remove_unheld
 
@@ -78,6 +87,7 @@ async def supervise(
     job_uid = f"l{secrets.token_hex(6)}"
     with stop_signals() as signals, locked(run_dir), shared_memory(SHM_DIR, job_uid):
         before = add_submission(run_dir, job_uid)
+        reopen(run_dir)
         checkpoint = last_checkpoint(job, base_dir, run_dir, before) if resume else None
         layout = LocalLayout(
             job_file=job_file,
@@ -94,7 +104,15 @@ async def supervise(
         if resume:
             say(f"resuming from {checkpoint}" if checkpoint else "no checkpoint yet: starting over")
         crew = Crew(plan_processes(job, layout), layout, modules, say)
-        ended = await crew.run(signals.stop, signals.hurry)
+        try:
+            ended = await crew.run(signals.stop, signals.hurry)
+        finally:
+            if job.spec.store.url is not None:
+                # Those of an earlier submission, too: its supervisor may have been killed.
+                await forget(job.spec.store.url, [*before, job_uid], say, signals.hurry)
+    # A signal, or the death of another process, may come between that word and the exit code.
+    if says_complete(run_dir):
+        return Outcome(complete=True)
     return None if ended is None else outcome_of(ended, run_dir)
 
 

@@ -8,21 +8,11 @@ from typing import Annotated
 import typer
 
 from flexmarl.cli.console import INVALID, CommandError
-
-PROCESSES = {
-    "orchestrator": "flexmarl.orchestrator.process",
-    "rollout-worker": "flexmarl.rollout.process",
-    "engine": "flexmarl.rollout.engines.process",
-    "trainer": "flexmarl.trainer.process",
-    "experience": "flexmarl.experience.process",
-    "weights": "flexmarl.tensors.process",
-    "store": "flexmarl.experience.embedded",
-}
-"""Name -> module whose `main()` is the process."""
+from flexmarl.local.roles import MODULES
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(PROCESSES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(MODULES)}.")],
 ) -> None:
     """Run one process in the foreground until SIGTERM; settings come from FLEXMARL_* variables.
 
@@ -30,9 +20,9 @@ def command(
     """
     from flexmarl.contracts.problems import did_you_mean
 
-    if name not in PROCESSES:
-        hint = did_you_mean(name, PROCESSES)
+    if name not in MODULES:
+        hint = did_you_mean(name, MODULES)
         raise CommandError(
-            f'There is no process "{name}"; there is {", ".join(PROCESSES)}{hint}', INVALID
+            f'There is no process "{name}"; there is {", ".join(MODULES)}{hint}', INVALID
         )
-    importlib.import_module(PROCESSES[name]).main()
+    importlib.import_module(MODULES[name]).main()

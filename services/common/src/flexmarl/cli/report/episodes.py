@@ -19,10 +19,13 @@ def first_and_last(episodes: Sequence[Line], count: int) -> tuple[list[Line], li
     if not steps:
         return [], []
     first, last = min(steps), max(steps)
-    return tuple(  # type: ignore[return-value]
-        [line for line in episodes if number(line, "step") == step][:count] if wanted else []
-        for step, wanted in ((first, True), (last, last != first))
+    return _of_step(episodes, first)[:count], (
+        _of_step(episodes, last)[:count] if last != first else []
     )
+
+
+def _of_step(episodes: Sequence[Line], step: float) -> list[Line]:
+    return [line for line in episodes if number(line, "step") == step]
 
 
 def episode_card(line: Line) -> str:
