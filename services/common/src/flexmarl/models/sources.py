@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from flexmarl.contracts.model_rules import RANDOM_CONTEXT
 from flexmarl.contracts.problems import did_you_mean, one_of
 from flexmarl.models.packaged import packaged_model
 from flexmarl.runtime.errors import InvalidJobError
@@ -83,7 +84,7 @@ def _random(uri: str) -> RandomSpec:
         heads=sizes["heads"],
         kv_heads=sizes.get("kv_heads", sizes["heads"]),
         intermediate=sizes.get("intermediate", 4 * sizes["hidden"]),
-        context=sizes.get("context", 1024),
+        context=sizes.get("context", RANDOM_CONTEXT),
         tie=tie == "true",
     )
     if spec.hidden % (2 * spec.heads):
