@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flexmarl.contracts.job import AgentSpec, EngineSpec, MARLJobSpec, PolicySpec
 from flexmarl.experience.samples import (
@@ -67,6 +69,26 @@ def test_an_empty_marker_has_no_tokens_to_check() -> None:
 def test_what_must_not_be_trained_is_refused(wrong: LeasedGroup, text: str) -> None:
     with pytest.raises(JobFailedError, match=text):
         check_group(wrong, "solver", 4, 1, 10)
+
+
+def test_older_tokens_are_trained_within_the_bound_only() -> None:
+    for spans in ((4, 4), (2, 3), (3, 4), (2, 2)):
+        check_group(group(version=min(spans), spans=spans), "solver", 4, 1, 10, staleness=2)
+    for spans in ((1, 4), (4, 5)):
+        with pytest.raises(JobFailedError, match="comes from versions 2 to 4"):
+            check_group(group(version=min(spans), spans=spans), "solver", 4, 1, 10, staleness=2)
+    check_group(group(version=0, spans=(0,), step=1), "solver", 1, 1, 10, staleness=2)
+
+
+@given(st.integers(0, 8), st.integers(0, 4), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_admission_is_the_interval_of_versions(step: int, bound: int, spans: list[int]) -> None:
+    allowed = all(step - bound <= version <= step for version in spans)
+    stale = group(version=min(spans), spans=tuple(spans), step=step)
+    if allowed:
+        check_group(stale, "solver", step, 1, 10, staleness=bound)
+    else:
+        with pytest.raises(JobFailedError):
+            check_group(stale, "solver", step, 1, 10, staleness=bound)
 
 
 def test_another_policys_group_and_a_stray_index_are_refused() -> None:

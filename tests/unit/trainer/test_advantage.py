@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.job import Algorithm
 from flexmarl.runtime.errors import InvalidRequestError
-from flexmarl.trainer.advantage import generalized_advantages, group_advantages
+from flexmarl.trainer.advantage import deviation, generalized_advantages, group_advantages
 
-TRAINED = [Algorithm.GRPO, Algorithm.DR_GRPO, Algorithm.RLOO]
+TRAINED = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.NONE]
 REWARDS = st.lists(st.floats(-100, 100), min_size=2, max_size=16)
 
 
@@ -19,6 +19,12 @@ REWARDS = st.lists(st.floats(-100, 100), min_size=2, max_size=16)
 def test_reference_values(algorithm: Algorithm, size: float) -> None:
     expected = [size, -size, -size, size]
     assert group_advantages([1, 0, 0, 1], algorithm) == pytest.approx(expected, abs=5e-5)
+
+
+def test_reinforce_pp_leaves_the_deviation_to_the_step() -> None:
+    assert group_advantages([1, 0, 0, 1], Algorithm.REINFORCE_PP) == [0.5, -0.5, -0.5, 0.5]
+    assert deviation([0.5, -0.5, -0.5, 0.5, 0, 0]) == pytest.approx((1 / 6) ** 0.5)
+    assert deviation([]) == deviation([0.0, 0.0]) == 0
 
 
 def test_generalized_advantages_reference_value() -> None:

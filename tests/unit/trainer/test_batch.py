@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts.job import Algorithm
 from flexmarl.experience.samples import Sequence, TurnSpan, VersionSpan
 from flexmarl.trainer.accumulate import FoldOrder, StepTotals, Sums
-from flexmarl.trainer.batch import Prepared, pad, plan, prepare
+from flexmarl.trainer.batch import Prepared, pad, plan, prepare, step_deviations
 
 
 def sequence(
@@ -144,6 +145,59 @@ def test_truncated_and_greedy_tokens_are_not_comparable() -> None:
     assert greedy.temperatures.tolist() == [1]
 
 
+def test_every_token_knows_the_version_that_sampled_it() -> None:
+    first = sequence(0, 1, [(1, 4), (6, 8)])
+    resumed = replace(first.turns[0], versions=(VersionSpan(3, 0, 1), VersionSpan(4, 1, 3)))
+    later = replace(first.turns[1], versions=(VersionSpan(5, 0, 2),))
+    rows = [replace(first, turns=(resumed, later)), sequence(1, 0, [(1, 2)])]
+    examples = prepare(rows, Algorithm.DR_GRPO).examples
+    assert [example.versions.tolist() for example in examples] == [[3, 4, 4, 5, 5], [0]]
+    assert pad(examples).versions.tolist() == [3, 4, 4, 5, 5, 0]
+
+
+def test_whitening_is_over_the_episodes_of_the_step_and_per_agent() -> None:
+    groups = [
+        [
+            sequence(0, 1, [(1, 9)]),  # a long episode counts as much as a short one
+            sequence(1, 0, [(1, 2)]),
+            sequence(0, 10, [(1, 2)], agent="b"),
+            sequence(1, 30, [(1, 2)], agent="b"),
+        ],
+        [sequence(0, 4, [(1, 2)]), sequence(1, 0, [(1, 2)]), sequence(2, None, [(1, 2)])],
+        [sequence(0, 7, [(1, 2)]), sequence(1, 7, [(1, 2)])],  # no contrast
+    ]
+    deviations = step_deviations(groups, Algorithm.REINFORCE_PP)
+    # Advantages of the solver: .5, -.5, 2, -2, 0, 0; of b: -10, 10.
+    assert deviations == {
+        ("solver", False): pytest.approx((8.5 / 6) ** 0.5),
+        ("b", False): pytest.approx(10),
+    }
+    assert deviations == step_deviations(groups[::-1], Algorithm.REINFORCE_PP)
+    values = [
+        [set(example.advantages.tolist()) for example in prepared.examples]
+        for prepared in (prepare(g, Algorithm.REINFORCE_PP, (), deviations) for g in groups)
+    ]
+    scale = (8.5 / 6) ** -0.5
+    assert all(len(value) == 1 for group in values for value in group)  # every token of a row
+    assert [[value.pop() for value in group] for group in values] == [
+        pytest.approx([0.5 * scale, -0.5 * scale, -1, 1]),
+        pytest.approx([2 * scale, -2 * scale]),
+        [0, 0],
+    ]
+
+
+def test_turns_with_their_own_rewards_are_whitened_apart() -> None:
+    rows = [
+        sequence(0, 1, [(1, 2), (3, 4)], turn_rewards=[40, None]),
+        sequence(1, 0, [(1, 2), (3, 4)], turn_rewards=[0, None]),
+    ]
+    deviations = step_deviations([rows], Algorithm.REINFORCE_PP)
+    assert deviations == {("solver", False): 0.5, ("solver", True): 20}
+    first, second = prepare(rows, Algorithm.REINFORCE_PP, (), deviations).examples
+    assert first.advantages.tolist() == [1, 1]
+    assert second.advantages.tolist() == [-1, -1]
+
+
 def test_padded_batch_points_at_the_states_that_predict() -> None:
     examples = prepare(
         [sequence(1, 1, [(2, 4)]), sequence(2, 0, [(1, 2), (5, 6)])], Algorithm.DR_GRPO
@@ -223,6 +277,17 @@ def test_losses_are_divided_once_by_the_global_count() -> None:
             seen += tokens
             totals.add([], Sums(tokens=tokens, loss=loss))
         assert totals.metrics()["loss"] == pytest.approx(0.65, rel=1e-12)
+
+
+def test_dead_groups_can_be_left_out_of_the_denominator() -> None:
+    dead = prepare([sequence(0, 1, [(1, 4)]), sequence(1, 1, [(1, 4)])], Algorithm.GRPO)
+    for exclude, left in ((False, 12), (True, 6)):
+        totals = StepTotals(exclude)
+        totals.add([GROUP, dead], Sums(tokens=12, loss=3.0))
+        assert totals.denominator == left
+        metrics = totals.metrics()
+        assert (metrics["loss"], metrics["loss_tokens"]) == (3 / left, left)
+        assert (metrics["tokens"], metrics["dead_tokens"], metrics["dead_groups"]) == (12, 6, 1)
 
 
 def test_dead_and_empty_groups_are_told_apart() -> None:

@@ -161,6 +161,7 @@ def make_examples(count: int = 9, *, live: bool = True, seed: int = 0) -> list[E
                 advantages=advantages,
                 temperatures=np.full(trained, random.choice([0.7, 1.0]), np.float32),
                 comparable=np.ones(trained, np.bool_),
+                versions=np.zeros(trained, np.int64),
             )
         )
     return examples
@@ -243,6 +244,7 @@ def test_a_step_raises_what_was_rewarded() -> None:
         advantages=np.where(good, 1.0, -1.0),
         temperatures=example.temperatures,
         comparable=example.comparable,
+        versions=example.versions,
     )
     sums = policy.fold([rewarded])
     assert sums.gap_max < 1e-5

@@ -4,10 +4,15 @@ In deterministic mode the micro-batches are fixed: indexes [0, m), [m, 2m), ... 
 all of it has arrived, so that overlap changes when a fold happens but not what it adds. Otherwise
 groups are folded as they arrive, as many together as make a fold worth its fixed cost.
 
+A step of several updates splits its groups into equal parts: by index when deterministic, else by
+arrival. Each part has an accumulator and a denominator of its own. Replayed groups are spread over
+the parts and stand first in each: they are there before anything is played.
+
 Groups that teach nothing (all advantages 0) count their tokens in the denominator like all others:
-the step's loss is the mean over everything that was sampled, and its scale does not depend on how
-many groups happened to agree. They are counted in the metrics, measured without gradients, and a
-step of nothing else takes no optimizer step: neither weights nor moments move.
+the loss is the mean over everything that was sampled, and its scale does not depend on how many
+groups happened to agree. With `deadGroups: exclude` they weigh nothing there either, for each
+policy by itself. Either way they are counted in the metrics, measured without gradients, and an
+update of nothing else takes no optimizer step: neither weights nor moments move.
 """
 
 from dataclasses import dataclass, field, fields
@@ -75,6 +80,73 @@ class FoldOrder:
         return [self._waiting.pop(index) for index in chosen]
 
 
+class StepOrder:
+    """The groups of a step on their way into its updates, `groups` of its own and replayed ones."""
+
+    def __init__(
+        self,
+        groups: int,
+        replayed: int,
+        updates: int,
+        micro_batch: int,
+        *,
+        deterministic: bool,
+        overlap: bool,
+        tokens: int,
+    ) -> None:
+        if groups % updates:
+            raise ValueError(f"{groups} groups do not split into {updates} equal updates")
+        self._own, self._updates = groups // updates, updates
+        self._replayed = [len(range(part, replayed, updates)) for part in range(updates)]
+        self._parts = [
+            FoldOrder(
+                first + self._own,
+                micro_batch,
+                deterministic=deterministic,
+                overlap=overlap,
+                tokens=tokens,
+            )
+            for first in self._replayed
+        ]
+        self._deterministic, self._overlap = deterministic, overlap
+        self._arrived = self._current = 0
+
+    @property
+    def missing(self) -> int:
+        """Groups that have not arrived, of all updates."""
+        return sum(part.missing for part in self._parts)
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything of the current update has been taken: it is due."""
+        return not self.done and self._parts[self._current].done
+
+    @property
+    def done(self) -> bool:
+        """Whether every update is over."""
+        return self._current == self._updates
+
+    def add(self, index: int, group: Prepared) -> None:
+        """The step's own group `index` has arrived."""
+        part, place = divmod(index if self._deterministic else self._arrived, self._own)
+        self._parts[part].add(self._replayed[part] + place, group)
+        self._arrived += 1
+
+    def add_replayed(self, number: int, group: Prepared) -> None:
+        place, part = divmod(number, self._updates)
+        self._parts[part].add(place, group)
+
+    def take(self) -> list[Prepared]:
+        """The groups of the current update to fold now; empty: it is due, or waits for more."""
+        if self.done or (self.missing and not self._overlap):
+            return []
+        return self._parts[self._current].take()
+
+    def advance(self) -> None:
+        """The current update is over."""
+        self._current += 1
+
+
 @dataclass(slots=True)
 class Sums:
     """What micro-batches add up to; nothing in it is an average."""
@@ -85,7 +157,14 @@ class Sums:
     entropy: float = 0
     kl: float = 0
     clipped: float = 0
-    compared: float = 0  # tokens whose sampling log-prob is of the whole distribution
+    weight: float = 0  # of the correction
+    capped: float = 0  # tokens whose weight was cut off
+    staleness: int = 0  # versions between the trained one and the one that sampled
+    staleness_max: int = 0
+    stale: int = 0  # tokens of older versions
+    # Tokens that the step's own version sampled from its whole distribution, measured before the
+    # first update: training and sampling log-probs are those of the same weights.
+    compared: float = 0
     gap: float = 0  # of these: |training - sampling log-prob|
     gap_max: float = 0
     ratio: float = 0
@@ -100,8 +179,10 @@ class Sums:
 
 @dataclass(slots=True)
 class StepTotals:
-    """The step so far: sums over its folded groups."""
+    """What was folded so far, of a step or of one of its updates."""
 
+    exclude_dead: bool = False
+    """Whether dead groups weigh nothing in the denominator."""
     sums: Sums = field(default_factory=Sums)
     groups: int = 0
     folds: int = 0
@@ -127,16 +208,21 @@ class StepTotals:
                 self.dead_tokens += group.tokens
 
     @property
+    def denominator(self) -> float:
+        """What the summed loss is divided by, once."""
+        return self.sums.tokens - (self.dead_tokens if self.exclude_dead else 0)
+
+    @property
     def gap_mean(self) -> float:
         """Mean |training - sampling log-prob| of the tokens where the two can be compared."""
         return self.sums.gap / max(1, self.sums.compared)
 
     def metrics(self) -> dict[str, float]:
-        """What the step reports; every mean is over the whole step, divided once."""
+        """What the step reports; every mean is over the whole step, all updates, divided once."""
         sums = self.sums
         tokens, compared = max(1, sums.tokens), max(1, sums.compared)
         return {
-            "loss": sums.loss / tokens,
+            "loss": sums.loss / max(1, self.denominator),
             "entropy": sums.entropy / tokens,
             "kl": sums.kl / tokens,
             "clip_fraction": sums.clipped / tokens,
@@ -144,7 +230,13 @@ class StepTotals:
             "logprob_gap_max": sums.gap_max,
             "ratio_mean": sums.ratio / compared,
             "ratio_max": sums.ratio_max,
+            "correction_weight_mean": sums.weight / tokens,
+            "correction_capped_fraction": sums.capped / tokens,
+            "staleness_mean": sums.staleness / tokens,
+            "staleness_max": float(sums.staleness_max),
+            "stale_tokens": float(sums.stale),
             "tokens": sums.tokens,
+            "loss_tokens": self.denominator,
             "compared_tokens": sums.compared,
             "sequences": sums.sequences,
             "excluded_sequences": float(self.excluded),

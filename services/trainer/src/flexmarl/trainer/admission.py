@@ -10,8 +10,20 @@ from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.accumulate import StepTotals
 
 
-def check_group(group: LeasedGroup, policy: str, step: int, groups: int, vocabulary: int) -> None:
-    """JobFailedError unless `group` is one of the `groups` of this step, all of its own version."""
+def check_group(
+    group: LeasedGroup,
+    policy: str,
+    step: int,
+    groups: int,
+    vocabulary: int,
+    *,
+    staleness: int = 0,
+) -> None:
+    """JobFailedError unless `group` is one of the `groups` of this step, no token of it too old.
+
+    Every token comes from a version in [step - staleness, step]. A replayed group has to keep the
+    bound of the step that it was played for.
+    """
     where = f"policy {policy}, step {step}: group {group.id}"
     samples = group.samples
     if samples.policy != policy or group.id.step != step:
@@ -33,10 +45,12 @@ def check_group(group: LeasedGroup, policy: str, step: int, groups: int, vocabul
                 f"{where}: sequence {sequence.id} has token {sequence.token_ids.max()}, the model "
                 f"{vocabulary} embeddings: another policy's tokenizer?"
             )
-    if versions != {step}:
+    oldest = max(0, step - staleness)
+    if not oldest <= min(versions) <= max(versions) <= step:
+        allowed = f"version {step}" if oldest == step else f"versions {oldest} to {step}"
         raise JobFailedError(
             f"{where} has tokens of version {', '.join(map(str, sorted(versions)))}; "
-            f"on policy every token of step {step} comes from version {step}"
+            f"{'' if staleness else 'on policy '}every token of step {step} comes from {allowed}"
         )
 
 

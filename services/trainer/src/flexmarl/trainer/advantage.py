@@ -4,6 +4,12 @@ All estimators compare an agent with itself: rewards are normalised per agent ov
 episodes of one group, never over agents, groups or the step. An episode without a reward (None:
 unscorable) neither gets an advantage nor enters a mean. Fewer than two scored episodes, or scored
 episodes that agree, teach nothing: their advantages are 0.
+
+`reinforce-pp` is REINFORCE++ with the group's mean as baseline (arXiv 2501.03262): what is left is
+whitened over the step, so it is the one estimator that needs all groups before the first gradient.
+Whitened over episodes, each counted once, and per agent: that keeps the mean at 0, groups without
+contrast at 0 and the rule above. Known implementations whiten over tokens, where a long episode
+counts more and the shift of the mean trains groups without contrast; that is left out.
 """
 
 import math
@@ -12,6 +18,8 @@ from collections.abc import Callable, Sequence
 from flexmarl.contracts.job import Algorithm
 from flexmarl.runtime.errors import InvalidRequestError
 
+WHOLE_STEP = frozenset({Algorithm.REINFORCE_PP})
+"""Estimators with statistics of the whole step: nothing can be folded before all of it came."""
 AGREEMENT = 1e-9
 """Rewards closer than this, relative to the largest, are one reward: rounding is no signal."""
 
@@ -22,8 +30,8 @@ def group_advantages(
     """One advantage per reward, None where the reward is None.
 
     `grpo`: distance from the mean in sample standard deviations (ddof 1). `dr-grpo`: distance from
-    the mean. `rloo`: distance from the mean of the others. InvalidRequestError: a reward that is
-    no finite number.
+    the mean. `rloo`: distance from the mean of the others. `reinforce-pp`: distance from the mean,
+    to be divided by the step's `deviation`. InvalidRequestError: a reward that is no finite number.
     """
     scored = [reward for reward in rewards if reward is not None]
     for reward in scored:
@@ -51,7 +59,18 @@ _SCALES: dict[Algorithm, Callable[[Sequence[float], float], float]] = {
     Algorithm.DR_GRPO: lambda rewards, mean: 1.0,
     # r - mean of the others = n / (n - 1) * (r - mean of all)
     Algorithm.RLOO: lambda rewards, mean: len(rewards) / (len(rewards) - 1),
+    Algorithm.REINFORCE_PP: lambda rewards, mean: 1.0,
 }
+
+
+def deviation(advantages: Sequence[float]) -> float:
+    """Root mean square: the standard deviation of advantages, whose mean is 0 group by group.
+
+    Exact sums: the order does not matter, down to the last bit.
+    """
+    if not advantages:
+        return 0.0
+    return math.sqrt(math.fsum(value * value for value in advantages) / len(advantages))
 
 
 def generalized_advantages(

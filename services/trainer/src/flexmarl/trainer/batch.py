@@ -5,7 +5,7 @@ length, padded on the right with ids that no trained token can see (attention is
 of padded rows has the gradient of its rows one by one. Nothing is ever duplicated to fill a batch.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flexmarl.contracts.job import Algorithm
 from flexmarl.experience import samples
-from flexmarl.trainer.advantage import group_advantages
+from flexmarl.trainer.advantage import deviation, group_advantages
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Example:
     advantages: NDArray[np.float64]  # [N]
     temperatures: NDArray[np.float32]  # [N]
     comparable: NDArray[np.bool_]  # [N]: sampled from the whole distribution, so old_logprobs of it
+    versions: NDArray[np.int64]  # [N], of the policy that sampled
 
     @property
     def live(self) -> bool:
@@ -47,6 +48,7 @@ class Batch:
     advantages: NDArray[np.float64]  # [N]
     temperatures: NDArray[np.float32]  # [N]
     comparable: NDArray[np.bool_]  # [N]
+    versions: NDArray[np.int64]  # [N]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,34 @@ class Prepared:
         return any(example.live for example in self.examples)
 
 
+Deviations = Mapping[tuple[str, bool], float]
+"""(agent, whether of turns with a reward of their own) -> deviation of its advantages."""
+
+
+def step_deviations(
+    groups: Iterable[Sequence[samples.Sequence]], algorithm: Algorithm
+) -> Deviations:
+    """What the advantages of a whole step are whitened by, whatever the order of its groups.
+
+    An agent's episode counts once, as does a turn with a reward of its own; the two are apart. An
+    agent whose advantages are all 0 is left out.
+    """
+    found: dict[tuple[str, bool], list[float]] = {}
+    for sequences in groups:
+        for (agent, _), advantage in _episode_advantages(sequences, algorithm).items():
+            if advantage is not None:
+                found.setdefault((agent, False), []).append(advantage)
+        for (number, _), advantage in _turn_advantages(sequences, algorithm).items():
+            if advantage is not None:
+                found.setdefault((sequences[number].agent, True), []).append(advantage)
+    return {key: size for key, values in found.items() if (size := deviation(values)) > 0}
+
+
 def prepare(
-    sequences: Sequence[samples.Sequence], algorithm: Algorithm, truncated: Collection[str] = ()
+    sequences: Sequence[samples.Sequence],
+    algorithm: Algorithm,
+    truncated: Collection[str] = (),
+    deviations: Deviations | None = None,
 ) -> Prepared:
     """The examples of one group's sequences, in their order.
 
@@ -82,9 +110,19 @@ def prepare(
     all own-reward turns of the same agent in the group. Turns with neither are excluded; a sequence
     of which nothing is left is counted. `truncated` names agents sampled with top-p or top-k: their
     log-probs, and those of greedy turns (temperature 0), are not of the whole distribution.
+    `deviations` of the step divide the advantages.
     """
     outcome = _episode_advantages(sequences, algorithm)
     own = _turn_advantages(sequences, algorithm)
+    if deviations is not None:
+        outcome = {
+            key: _divided(advantage, deviations.get((key[0], False)))
+            for key, advantage in outcome.items()
+        }
+        own = {
+            key: _divided(advantage, deviations.get((sequences[key[0]].agent, True)))
+            for key, advantage in own.items()
+        }
     examples = []
     for number, sequence in enumerate(sequences):
         default = outcome[sequence.agent, sequence.episode]
@@ -95,6 +133,10 @@ def prepare(
         if example is not None:
             examples.append(example)
     return Prepared(tuple(examples), len(sequences) - len(examples))
+
+
+def _divided(advantage: float | None, deviation: float | None) -> float | None:
+    return advantage / deviation if advantage and deviation else advantage
 
 
 def _episode_advantages(
@@ -150,6 +192,10 @@ def _example(
         advantages=np.repeat(np.array([value for _, value in kept], np.float64), lengths),
         temperatures=np.where(greedy, np.float32(1), temperatures),
         comparable=~greedy & (not truncated),
+        versions=np.repeat(
+            np.array([span.version for turn, _ in kept for span in turn.versions], np.int64),
+            [span.end - span.start for turn, _ in kept for span in turn.versions],
+        ),
     )
 
 
@@ -194,4 +240,5 @@ def pad(examples: Sequence[Example], pad_id: int = 0) -> Batch:
         advantages=np.concatenate([example.advantages for example in examples]),
         temperatures=np.concatenate([example.temperatures for example in examples]),
         comparable=np.concatenate([example.comparable for example in examples]),
+        versions=np.concatenate([example.versions for example in examples]),
     )

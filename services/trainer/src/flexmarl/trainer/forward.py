@@ -4,6 +4,7 @@ Logits are made only where a token is trained: the hidden states are gathered fi
 mask is passed: padding stands on the right, where causal attention cannot see it.
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -41,6 +42,25 @@ class Forward:
             states = self._body(input_ids=inputs, use_cache=False).last_hidden_state
         picked = states.flatten(0, 1).index_select(0, flat)
         return token_logprobs(picked, self._head, targets, temperatures, self.vocabulary)
+
+    @torch.no_grad()
+    def at(self, weights: Mapping[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """Log-probs [N] that the model would give with `weights`, by its own names for them."""
+        device = self._model.device
+        swapped = {f"model.{name}": tensor.to(device) for name, tensor in weights.items()}
+        logprobs: torch.Tensor = torch.func.functional_call(_Whole(self), swapped, (batch,))[0]
+        return logprobs
+
+
+class _Whole(torch.nn.Module):
+    """Body and head as one module, whose tensors can be swapped for a call."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.model, self._call = forward._model, forward
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._call(batch)
 
 
 def _split(model: PreTrainedModel) -> tuple[Head, Any]:

@@ -4,6 +4,8 @@ The committed version in shared memory survives this process. A version is commi
 weights, optimizer and the step's metrics together, so a step is in the state or it is not.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,12 @@ from flexmarl.runtime.errors import InvalidRequestError, NotFoundError
 from flexmarl.runtime.seeds import derive_seed
 from flexmarl.runtime.settings import Settings
 from flexmarl.tensors.holding import set_name
+from flexmarl.tensors.layout import WEIGHTS
 from flexmarl.tensors.sets import Commit, TensorSet
 from flexmarl.tensors.torch_bridge import as_tensors, commit, layout_of
 from flexmarl.trainer import checkpoint
+from flexmarl.trainer.checkpoint import weights_of
+from flexmarl.trainer.loss import correction_of
 from flexmarl.trainer.policy import TrainedPolicy
 from flexmarl.trainer.warm_start import warm_start
 
@@ -45,6 +50,13 @@ class Resident:
         """Commit the policy's state as `version`: all of it or, killed at any point, none."""
         self.commit = commit(self.tensors, version, self.policy.state(), metadata)
         self.policy.version = version
+
+    @contextmanager
+    def committed_weights(self) -> Iterator[dict[str, torch.Tensor]]:
+        """The weights that the step began with, by their names in the model; not for later use."""
+        layout = self.tensors.layout.below(WEIGHTS)
+        with self.tensors.reading(self.commit.version) as views:
+            yield weights_of(as_tensors(layout, {name: views[name] for name in layout.tensors}))
 
 
 def serves(found: Commit, version: int, *, discard: bool) -> bool:
@@ -103,10 +115,10 @@ class Home:
             raise
 
     def park(self, resident: Resident) -> None:
-        """Let go of the shared memory's lock; keep the model while there is room for it."""
+        """Let go of the shared memory's lock; keep a sound model while there is room for it."""
         resident.tensors.close()
         size = resident.tensors.layout.nbytes
-        if size <= PARKED_BYTES:
+        if resident.sound and size <= PARKED_BYTES:
             self._parked[resident.policy.spec.name] = (resident.policy, resident.commit)
 
     def _restore(self, policy: TrainedPolicy, tensors: TensorSet, found: Commit) -> None:
@@ -120,4 +132,9 @@ class Home:
         tokenizer = load_tokenizer(spec, base_dir)
         torch.manual_seed(derive_seed(self._spec.seed, "trainer", name))
         seed = derive_seed(self._spec.seed, "model", name)
-        return TrainedPolicy(spec, build_model(spec, base_dir, seed, tokenizer), tokenizer)
+        return TrainedPolicy(
+            spec,
+            build_model(spec, base_dir, seed, tokenizer),
+            tokenizer,
+            correction_of(spec.training, self._spec.pipeline),
+        )

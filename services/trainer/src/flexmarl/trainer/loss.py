@@ -1,20 +1,32 @@
-"""The clipped policy loss per token, as sums. Pure functions of tensors.
+"""The policy loss per token, as sums, and its corrections for older weights. Pure functions.
 
 What of GRPO is here: a token-level clipped surrogate with asymmetric bounds (DAPO's clip-higher)
-and the dual clip for negative advantages. The ratio is training policy over sampling policy, taken
-from the engine's own log-probs, so it also corrects small differences between the two programs.
+and the dual clip for negative advantages. Three policies matter to a token: the one that sampled it
+(mu, known by the engine's own log-probs, so that small differences between the two programs are
+corrected too), the one that the step began with (prox) and the one that is trained (pi).
+
+- `clip`: the surrogate of pi/mu. Right when mu is prox, or nearly.
+- `tis`: truncated importance sampling, min(pi/mu, cap) as a constant weight on the gradient of
+  log pi, without clipping (Yao et al. 2025, "Your efficient RL framework secretly brings you
+  off-policy RL training"; Ionides 2008).
+- `decoupled`: the surrogate of pi/prox, weighted by min(prox/mu, cap), a constant (arXiv
+  2110.00641, 2505.24298). With one update per step prox is pi, and this is `tis`.
 
 What is left out: no KL penalty against a reference model (no reference model is loaded; KL is
 measured between sampling and training policy only), no entropy bonus, no length normalisation per
-sequence, and no constant divisor for `dr-grpo`: every algorithm divides the sum over all trained
-tokens of the step once by their number, whatever the split into micro-batches.
+sequence, and no constant divisor for `dr-grpo`: every algorithm divides the sum over the trained
+tokens of an update once by their number, whatever the split into micro-batches. Weights are per
+token, never products over a sequence, and tokens beyond the cap are not masked.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
+
+from flexmarl.contracts.job import Correction, PipelineSpec, TrainingSpec
 
 DUAL_CLIP = 3.0
 """A negative advantage costs at most this many times itself, however large the ratio."""
@@ -32,6 +44,53 @@ class PolicyLoss:
     """Training over sampling probability, detached."""
     clipped: torch.Tensor
     """Bool: the clip is active, the token has no gradient."""
+    weight: torch.Tensor
+    """What the correction multiplied the token's loss by, detached."""
+    capped: torch.Tensor
+    """Bool: the weight was cut off."""
+
+
+def correction_of(training: TrainingSpec, pipeline: PipelineSpec) -> Correction:
+    """The one that the job names, else what the age of its tokens asks for."""
+    if training.correction is not None:
+        return training.correction
+    older = pipeline.max_staleness > 0 or pipeline.replay is not None
+    return Correction.DECOUPLED if older else Correction.CLIP
+
+
+def corrected_loss(
+    correction: Correction,
+    logprobs: torch.Tensor,
+    prox_logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+    cap: float,
+) -> PolicyLoss:
+    """The loss of N tokens under `correction`; only `logprobs` (pi) are differentiated.
+
+    `prox_logprobs` are those of the weights that the step began with, `old_logprobs` those of the
+    sampling policy. All inputs are [N].
+    """
+    clipped = partial(
+        policy_loss, logprobs, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+    )
+    if correction is Correction.CLIP:
+        return clipped(old_logprobs, advantages)
+    current = logprobs.detach()
+    ratio = torch.exp(current - old_logprobs)
+    if correction is Correction.TIS:
+        weight = ratio.clamp(max=cap)
+        # exp(x - x) is 1 and has the gradient of log pi: losses of all corrections have one scale.
+        loss = -advantages * weight * torch.exp(logprobs - current)
+        return PolicyLoss(loss, ratio, torch.zeros_like(ratio > cap), weight, ratio > cap)
+    behind = torch.exp(prox_logprobs - old_logprobs)
+    weight = behind.clamp(max=cap)
+    terms = clipped(prox_logprobs, advantages)
+    return PolicyLoss(weight * terms.loss, ratio, terms.clipped, weight, behind > cap)
 
 
 def policy_loss(
@@ -57,7 +116,8 @@ def policy_loss(
         beyond = (advantages < 0) & (loss > ceiling)
         loss = torch.where(beyond, ceiling, loss)
         clipped = clipped | beyond
-    return PolicyLoss(loss, ratio.detach(), clipped)
+    ratio = ratio.detach()
+    return PolicyLoss(loss, ratio, clipped, torch.ones_like(ratio), torch.zeros_like(clipped))
 
 
 def kl_k1(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,11 @@ model holds their rounding. Where a state comes from and goes to is not decided 
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.job import Correction, PolicySpec
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.tensors.layout import WEIGHTS
@@ -19,17 +20,24 @@ from flexmarl.tensors.torch_bridge import named_tensors
 from flexmarl.trainer.accumulate import Sums
 from flexmarl.trainer.batch import Batch, Example, pad, plan
 from flexmarl.trainer.forward import Forward
-from flexmarl.trainer.loss import DUAL_CLIP, kl_k3, policy_loss
+from flexmarl.trainer.loss import DUAL_CLIP, corrected_loss, kl_k3
 
 NAMED_SEQUENCES = 8
 """How many sequences an error spells out."""
 
 
 class TrainedPolicy:
-    """One policy between two steps, or within one: begin, fold..., then update or not."""
+    """One policy between two steps, or within one: begin, then once per update fold..., update."""
 
-    def __init__(self, spec: PolicySpec, model: PreTrainedModel, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        spec: PolicySpec,
+        model: PreTrainedModel,
+        tokenizer: Tokenizer,
+        correction: Correction = Correction.CLIP,
+    ) -> None:
         self.spec, self.model, self.tokenizer = spec, model, tokenizer
+        self.correction = correction
         self.version = 0
         self.updates = 0
         """Optimizer steps so far: a version without one counts none."""
@@ -44,18 +52,22 @@ class TrainedPolicy:
         torch.set_rng_state(self.random_state)
         self._forget_gradients()
 
-    def fold(self, examples: Sequence[Example]) -> Sums:
+    def fold(
+        self, examples: Sequence[Example], began_with: Mapping[str, torch.Tensor] | None = None
+    ) -> Sums:
         """Add the gradient of the examples' summed loss; returns their sums.
 
-        Examples without any advantage are only measured. JobFailedError: not a finite number.
+        Examples without any advantage are only measured. `began_with`: the weights that the step
+        began with, by their names in the model, once an update has moved the policy's own.
+        JobFailedError: not a finite number.
         """
         total = Sums()
         live = [example for example in examples if example.live]
         for batch in self.batches(live):
-            total.add(self._measure(batch))
+            total.add(self._measure(batch, began_with))
         with torch.no_grad():
             for batch in self.batches([example for example in examples if not example.live]):
-                total.add(self._measure(batch))
+                total.add(self._measure(batch, began_with))
         if live:
             norm = torch.nn.utils.get_total_norm(_gradients(self.masters))
             if not torch.isfinite(norm):
@@ -130,26 +142,37 @@ class TrainedPolicy:
             for chosen in plan(lengths, self.forward.batch_tokens)
         ]
 
-    def _measure(self, batch: Batch) -> Sums:
+    def _measure(self, batch: Batch, began_with: Mapping[str, torch.Tensor] | None) -> Sums:
         """The sums of one batch; adds its gradient where gradients are on."""
         training = self.spec.training
         logprobs, entropy = self.forward(batch)
         device, dtype = logprobs.device, logprobs.dtype
         fresh = logprobs.detach()
+        ages = self.version - batch.versions
+        prox, own = fresh, batch.comparable & (ages == 0)
+        if began_with is not None:
+            if self.correction is Correction.DECOUPLED or not batch.comparable.all():
+                prox = self.forward.at(began_with, batch)
+            else:  # not needed: nothing to compare with the engine's either
+                own = np.zeros_like(own)
         comparable = torch.from_numpy(batch.comparable).to(device)
+        compared = torch.from_numpy(own).to(device)
         sampled = torch.from_numpy(batch.old_logprobs).to(device, dtype)
-        # Another distribution's log-probs say nothing about the ratio: on policy it is 1.
-        old = torch.where(comparable, sampled, fresh)
+        # Another distribution's log-probs say nothing about the ratio: it began the step as 1.
+        old = torch.where(comparable, sampled, prox)
         advantages = torch.from_numpy(batch.advantages).to(device, dtype)
-        terms = policy_loss(
+        terms = corrected_loss(
+            self.correction,
             logprobs,
+            prox,
             old,
             advantages,
             clip_low=training.clip_low,
             clip_high=training.clip_high,
             dual_clip=DUAL_CLIP,
+            cap=training.correction_cap,
         )
-        gap = (fresh - old).abs()
+        gap = (prox - old).abs() * compared
         # One transfer of all numbers.
         measured = torch.stack(
             [
@@ -157,11 +180,13 @@ class TrainedPolicy:
                 entropy.sum(),
                 kl_k3(old, fresh).sum(),
                 terms.clipped.sum().to(dtype),
-                comparable.sum().to(dtype),
+                terms.weight.sum(),
+                terms.capped.sum().to(dtype),
+                compared.sum().to(dtype),
                 gap.sum(),
                 gap.max(),
-                (terms.ratio * comparable).sum(),
-                (terms.ratio * comparable).max(),
+                (terms.ratio * compared).sum(),
+                (terms.ratio * compared).max(),
             ]
         ).tolist()
         if not (math.isfinite(measured[0]) and bool(torch.isfinite(fresh).all())):
@@ -173,7 +198,15 @@ class TrainedPolicy:
             )
         if torch.is_grad_enabled():
             terms.loss.sum().backward()  # type: ignore[no-untyped-call]
-        return Sums(len(fresh), len(batch.ids), *measured)
+        return Sums(
+            len(fresh),
+            len(batch.ids),
+            *measured[:6],
+            int(ages.sum()),
+            int(ages.max()),
+            int((ages > 0).sum()),
+            *measured[6:],
+        )
 
     def _forget_gradients(self) -> None:
         for master in self.masters.values():

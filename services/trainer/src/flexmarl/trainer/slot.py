@@ -26,8 +26,10 @@ from flexmarl.runtime.settings import Settings
 from flexmarl.tensors.sets import Commit
 from flexmarl.trainer import checkpoint
 from flexmarl.trainer.admission import incomparable_agents
+from flexmarl.trainer.advantage import WHOLE_STEP
 from flexmarl.trainer.compute import Compute
 from flexmarl.trainer.home import Home, Resident, serves
+from flexmarl.trainer.replay import kept_steps
 from flexmarl.trainer.step import Step
 
 log = structlog.get_logger()
@@ -107,8 +109,12 @@ class Slot:
         FencedError: a newer epoch has taken over. StalePolicyError: not bound so, or at another
         version. JobFailedError: the step must not be trained, or diverged.
         """
-        if groups < 1:
-            raise InvalidRequestError("a step has at least one group")
+        updates = self._spec.batch.updates_per_step
+        if groups < 1 or groups % updates:
+            raise InvalidRequestError(
+                f"{groups} groups: a step has at least one, and equally many in each of its "
+                f"{updates} updates"
+            )
         async with self._lock:
             bound = self._require(policy, epoch)
             resident = bound.resident
@@ -123,7 +129,8 @@ class Slot:
                     await self._interruptible(work.run(self._experience, self._compute))
                 else:
                     log.info("step is in the state already", policy=policy, step=step)
-                await self._experience.commit(policy, epoch, step)
+                keep = kept_steps(self._spec)
+                await self._experience.commit(policy, epoch, step, keep=keep)
             except FencedError:
                 await self._let_go()
                 log.warning("fenced: a newer epoch has taken over", policy=policy, epoch=epoch)
@@ -209,6 +216,13 @@ class Slot:
         if policy in self._warned:
             return
         self._warned.add(policy)
+        algorithm = self._spec.policy(policy).training.algorithm
+        if algorithm in WHOLE_STEP and self._spec.pipeline.overlap:
+            log.info(
+                "overlap is off: advantages are whitened over the whole step",
+                policy=policy,
+                algorithm=algorithm.value,
+            )
         for agent, reason in incomparable_agents(self._spec, policy).items():
             log.warning(
                 "log-probs of this agent cannot be compared with training: its tokens are trained "

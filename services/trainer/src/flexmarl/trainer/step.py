@@ -1,26 +1,34 @@
-"""One training step: leases the step's groups as they arrive, folds them, steps, publishes."""
+"""One training step: leases the step's groups as they arrive, folds them, steps, publishes.
 
+With several updates per step the weights move while groups are still being leased; what is in
+shared memory stays the version that the step began with until the last update, and is what the loss
+corrects against meanwhile. Whoever is interrupted in between starts again from there.
+"""
+
+import asyncio
 import time
+from contextlib import nullcontext
 from functools import partial
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.job import DeadGroups, MARLJobSpec
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import LeasedGroup
-from flexmarl.trainer.accumulate import FoldOrder, StepTotals, worthwhile_tokens
+from flexmarl.runtime.seeds import derive_seed
+from flexmarl.trainer.accumulate import StepOrder, StepTotals, worthwhile_tokens
 from flexmarl.trainer.admission import check_gap, check_group, incomparable_agents
-from flexmarl.trainer.batch import Prepared, prepare
+from flexmarl.trainer.advantage import WHOLE_STEP
+from flexmarl.trainer.batch import Prepared, prepare, step_deviations
 from flexmarl.trainer.compute import Compute
 from flexmarl.trainer.home import Resident
+from flexmarl.trainer.replay import MAX_GROUPS, choose, lease_places
 
 log = structlog.get_logger()
 
 LEASE_SECONDS = 1.0
 """How long one lease waits: a slot that was fenced notices within this time."""
-MAX_GROUPS = 256
-"""Of one lease."""
 
 STEP = Histogram("flexmarl_trainer_step_seconds", "Lease to publication.", ["policy"])
 COMPUTE = Counter("flexmarl_trainer_compute_seconds_total", "Spent computing.", ["policy"])
@@ -28,6 +36,7 @@ TOKENS = Counter("flexmarl_trainer_tokens_total", "Trained tokens.", ["policy"])
 STEPS = Counter("flexmarl_trainer_steps_total", "Published versions.", ["policy", "updated"])
 VERSION = Gauge("flexmarl_trainer_version", "Version of the policy.", ["policy"])
 GAP = Gauge("flexmarl_trainer_logprob_gap_nats", "Mean gap to the engine's.", ["policy"])
+STALENESS = Gauge("flexmarl_trainer_staleness_versions", "Mean of trained tokens.", ["policy"])
 
 
 class Step:
@@ -38,45 +47,100 @@ class Step:
     ) -> None:
         self._resident, self._spec = resident, spec
         self._policy, self._name = resident.policy, resident.policy.spec.name
+        self._training = resident.policy.spec.training
         self._epoch, self._step, self._groups = epoch, step, groups
         self._truncated = incomparable_agents(spec, self._name)
         self._vocabulary = self._policy.forward.vocabulary
-        self._totals, self._seconds = StepTotals(), 0.0
+        self._whole = self._training.algorithm in WHOLE_STEP
         self._seen: set[int] = set()
-        self._order = FoldOrder(
-            groups,
-            spec.batch.micro_batch,
-            deterministic=spec.pipeline.deterministic,
-            overlap=spec.pipeline.overlap,
-            tokens=worthwhile_tokens(self._policy.parameters),
-        )
+        self._waiting: list[LeasedGroup] = []
+        """For the rest of the step, where advantages need all of it."""
+        self._again: list[LeasedGroup] = []
+        self._replayed: list[Prepared] = []
+        self._lost = 0
+        self._totals, self._part = self._fresh_totals(), self._fresh_totals()
+        self._updates: list[dict[str, float]] = []
+        self._seconds = 0.0
+
+    def _fresh_totals(self) -> StepTotals:
+        return StepTotals(self._training.dead_groups is DeadGroups.EXCLUDE)
 
     async def run(self, experience: ExperienceClient, compute: Compute) -> None:
         """Train and publish version `step` + 1. JobFailedError: what came must not be trained."""
         began = time.perf_counter()
         await compute.run(self._policy.begin)
+        await self._lease_replayed(experience)
+        self._order = self._make_order(len(self._again))
+        await compute.run(partial(self._prepare, [], self._again))
         cursor = ""
-        while not self._order.done:
-            if self._order.missing:
-                lease = await experience.lease(
-                    self._name,
-                    self._epoch,
-                    self._step,
-                    cursor,
-                    max_groups=MAX_GROUPS,
-                    wait=LEASE_SECONDS,
-                )
-                cursor = lease.cursor
-                groups = self._admit(lease.groups)
-                await compute.run(partial(self._prepare, groups))
-            while chosen := self._order.take():
-                await compute.run(partial(self._fold, chosen))
+        while True:
+            await self._work_off(compute)
+            if self._order.done:
+                break
+            lease = await experience.lease(
+                self._name,
+                self._epoch,
+                self._step,
+                cursor,
+                max_groups=MAX_GROUPS,
+                wait=LEASE_SECONDS,
+            )
+            cursor = lease.cursor
+            await compute.run(partial(self._prepare, self._admit(lease.groups), []))
         await compute.run(partial(self._finish, began))
+
+    async def _work_off(self, compute: Compute) -> None:
+        """Fold and step as far as what has arrived allows."""
+        while True:
+            if chosen := self._order.take():
+                await self._fold(chosen, compute)
+            elif self._order.ready:
+                await compute.run(self._update)
+                self._order.advance()
+            else:
+                return
+
+    async def _lease_replayed(self, experience: ExperienceClient) -> None:
+        replay = self._spec.pipeline.replay
+        if replay is None:
+            return
+        places = choose(
+            self._step,
+            self._groups,
+            share=replay.share,
+            max_age=replay.max_age,
+            seed=derive_seed(self._spec.seed, "replay", self._name, self._step),
+        )
+        self._again = await lease_places(experience, self._name, self._epoch, places)
+        for group in self._again:
+            self._check(group, group.id.step)
+        self._lost = len(places) - len(self._again)
+        if self._lost:
+            log.warning(
+                "groups to be replayed are not in the store any more",
+                policy=self._name,
+                step=self._step,
+                groups=self._lost,
+            )
+
+    def _make_order(self, replayed: int) -> StepOrder:
+        batch, pipeline = self._spec.batch, self._spec.pipeline
+        simulated = self._training.simulated_tokens_per_second is not None
+        return StepOrder(
+            self._groups,
+            replayed,
+            batch.updates_per_step,
+            batch.micro_batch,
+            deterministic=pipeline.deterministic,
+            overlap=pipeline.overlap and not self._whole,
+            # A simulated fold takes as long as its tokens say, however small it is.
+            tokens=1 if simulated else worthwhile_tokens(self._policy.parameters),
+        )
 
     def _admit(self, leased: tuple[LeasedGroup, ...]) -> list[LeasedGroup]:
         admitted = []
         for group in leased:
-            check_group(group, self._name, self._step, self._groups, self._vocabulary)
+            self._check(group, self._step)
             if group.id.index in self._seen:
                 log.warning("group came twice, trained once", group=str(group.id))
                 continue
@@ -84,27 +148,62 @@ class Step:
             admitted.append(group)
         return admitted
 
-    def _prepare(self, groups: list[LeasedGroup]) -> None:
-        algorithm = self._policy.spec.training.algorithm
-        for group in groups:
-            prepared = prepare(group.samples.sequences, algorithm, self._truncated)
-            self._order.add(group.id.index, prepared)
+    def _check(self, group: LeasedGroup, step: int) -> None:
+        staleness = self._spec.pipeline.max_staleness
+        check_group(group, self._name, step, self._groups, self._vocabulary, staleness=staleness)
 
-    def _fold(self, groups: list[Prepared]) -> None:
+    def _prepare(self, own: list[LeasedGroup], again: list[LeasedGroup]) -> None:
+        """Turn groups into examples; where that takes the whole step, once it is there."""
+        deviations = None
+        if self._whole:
+            self._waiting += own
+            if len(self._waiting) < self._groups:
+                return
+            own, again = self._waiting, self._again
+            deviations = step_deviations(
+                [group.samples.sequences for group in own + again], self._training.algorithm
+            )
+        for number, group in enumerate(own + again):
+            prepared = prepare(
+                group.samples.sequences, self._training.algorithm, self._truncated, deviations
+            )
+            if number < len(own):
+                self._order.add(group.id.index, prepared)
+            else:
+                self._order.add_replayed(number - len(own), prepared)
+                self._replayed.append(prepared)
+
+    async def _fold(self, groups: list[Prepared], compute: Compute) -> None:
         began = time.perf_counter()
-        sums = self._policy.fold([example for group in groups for example in group.examples])
+        await compute.run(partial(self._add, groups))
+        rate = self._training.simulated_tokens_per_second
+        if rate is not None:
+            tokens = sum(group.input_tokens for group in groups)
+            left = began + tokens / rate - time.perf_counter()
+            await asyncio.sleep(max(0.0, left))
+        self._seconds += time.perf_counter() - began
+
+    def _add(self, groups: list[Prepared]) -> None:
+        examples = [example for group in groups for example in group.examples]
+        moved = bool(self._updates)
+        with self._resident.committed_weights() if moved else nullcontext() as began_with:
+            sums = self._policy.fold(examples, began_with)
         self._totals.add(groups, sums)
+        self._part.add(groups, sums)
+
+    def _update(self) -> None:
+        began = time.perf_counter()
+        check_gap(self._totals, self._name, self._step, self._training.max_logprob_gap)
+        part, self._part = self._part, self._fresh_totals()
+        if part.live:
+            self._resident.sound = False
+            self._updates.append(self._policy.update(part.denominator))
         self._seconds += time.perf_counter() - began
 
     def _finish(self, began: float) -> None:
-        folded = time.perf_counter()
-        totals, training = self._totals, self._policy.spec.training
-        check_gap(totals, self._name, self._step, training.max_logprob_gap)
-        metrics = totals.metrics()
-        self._resident.sound = False
-        if totals.live:
-            metrics |= self._policy.update(totals.sums.tokens)
-        else:
+        totals = self._totals
+        metrics = totals.metrics() | self._update_metrics() | self._replay_metrics()
+        if not totals.live:
             log.warning(
                 "nothing to learn from: the weights stay",
                 policy=self._name,
@@ -112,13 +211,32 @@ class Step:
                 dead_groups=totals.dead_groups,
                 empty_groups=totals.empty_groups,
             )
-        stepped = time.perf_counter()
-        self._seconds += stepped - folded
         metrics["train_seconds"] = self._seconds
-        metrics["wait_seconds"] = stepped - began - self._seconds
+        metrics["wait_seconds"] = time.perf_counter() - began - self._seconds
+        self._resident.sound = False
         self._resident.publish(self._step + 1, {"updated": totals.live, "metrics": metrics})
         self._resident.sound = True
         self._record(metrics, time.perf_counter() - began)
+
+    def _update_metrics(self) -> dict[str, float]:
+        """Mean gradient norm of the step's updates, and the last one's learning rate."""
+        count = len(self._updates)
+        if not count:
+            return {"optimizer_steps": 0.0}
+        return {
+            "optimizer_steps": float(count),
+            "grad_norm": sum(update["grad_norm"] for update in self._updates) / count,
+            "lr": self._updates[-1]["lr"],
+        }
+
+    def _replay_metrics(self) -> dict[str, float]:
+        if self._spec.pipeline.replay is None:
+            return {}
+        return {
+            "replayed_groups": float(len(self._replayed)),
+            "replayed_tokens": float(sum(group.tokens for group in self._replayed)),
+            "replay_lost_groups": float(self._lost),
+        }
 
     def _record(self, metrics: dict[str, float], seconds: float) -> None:
         STEP.labels(self._name).observe(seconds)
@@ -127,6 +245,7 @@ class Step:
         STEPS.labels(self._name, str(self._totals.live).lower()).inc()
         VERSION.labels(self._name).set(self._step + 1)
         GAP.labels(self._name).set(metrics["logprob_gap_mean"])
+        STALENESS.labels(self._name).set(metrics["staleness_mean"])
         log.info(
             "step trained",
             policy=self._name,

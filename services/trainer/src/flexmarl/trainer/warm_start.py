@@ -136,6 +136,7 @@ def _pair(name: str, prompt: list[int], answer: list[int]) -> Example:
         advantages=np.ones(count),
         temperatures=np.ones(count, np.float32),
         comparable=np.zeros(count, np.bool_),
+        versions=np.zeros(count, np.int64),
     )
 
 

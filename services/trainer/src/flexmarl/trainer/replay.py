@@ -1,0 +1,59 @@
+"""Which groups of earlier steps a step trains again, and how they come out of the store.
+
+The choice is a pure function of the seed, so that whoever repeats a step repeats it too.
+"""
+
+from random import Random
+
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.samples import LeasedGroup
+
+MAX_GROUPS = 256
+"""Of one lease."""
+
+
+def choose(
+    step: int, groups: int, *, share: float, max_age: int, seed: int
+) -> list[tuple[int, int]]:
+    """(step, index) of about `share` times `groups` groups of the last `max_age` steps, in order.
+
+    Each at most once; fewer where fewer steps lie behind.
+    """
+    places = [
+        (earlier, index)
+        for earlier in range(max(0, step - max_age), step)
+        for index in range(groups)
+    ]
+    wanted = min(len(places), int(share * groups + 0.5))
+    return sorted(Random(seed).sample(places, wanted))
+
+
+def kept_steps(spec: MARLJobSpec) -> int:
+    """How many steps' groups stay in the store behind a commit.
+
+    A deterministic job that rolls back to a checkpoint has to replay what it replayed the first
+    time: all that was trained since the checkpoint stays, too.
+    """
+    replay = spec.pipeline.replay
+    if replay is None:
+        return 0
+    return replay.max_age + (spec.checkpoint.every_steps if spec.pipeline.deterministic else 0)
+
+
+async def lease_places(
+    experience: ExperienceClient, policy: str, epoch: int, places: list[tuple[int, int]]
+) -> list[LeasedGroup]:
+    """The groups at `places`, in their order; without those that the store has lost."""
+    found: dict[tuple[int, int], LeasedGroup] = {}
+    for step in sorted({step for step, _ in places}):
+        cursor = ""
+        while True:
+            lease = await experience.lease(
+                policy, epoch, step, cursor, max_groups=MAX_GROUPS, wait=0
+            )
+            if not lease.groups:
+                break
+            cursor = lease.cursor
+            found |= {(step, group.id.index): group for group in lease.groups}
+    return [found[place] for place in places if place in found]
