@@ -3,6 +3,7 @@
 import random
 import time
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -22,15 +23,19 @@ VICTIMS = [
 ]
 
 
+def reached_or_ended(job: Job, steps: int) -> bool:
+    return job.steps() >= steps or (job.process is not None and job.process.poll() is not None)
+
+
 def test_whatever_dies_the_job_trains_the_very_same(
     starting_reference: "Future[Job]", make_job: MakeJob
 ) -> None:
     chance = random.Random(5)
     victims = chance.sample(VICTIMS, len(VICTIMS))
     job = make_job(team())
-    run = job.start()
+    job.start()
     for number, victim in enumerate(victims):
-        wait_until(lambda least=number + 1: job.steps() >= least or run.poll() is not None)  # type: ignore[misc]
+        wait_until(partial(reached_or_ended, job, number + 1))
         time.sleep(chance.random() * 0.6)
         job.kill(victim)
     code, output = job.finish()

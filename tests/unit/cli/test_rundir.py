@@ -59,6 +59,27 @@ def test_replace_deletes_nothing_but_runs(tmp_path: Path, file: JobFile) -> None
     assert (tmp_path / "thesis" / "chapter").exists()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("where", [".", ".."])
+def test_the_folder_of_the_job_itself_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, replace: bool
+) -> None:
+    (tmp_path / "mine").mkdir()
+    own = read_job(write_job(tmp_path / "mine"))
+    (tmp_path / "metrics.jsonl").touch()
+    monkeypatch.chdir(tmp_path / "mine")
+    with pytest.raises(CommandError, match="the job file or its data lie in") as caught:
+        prepare(Path(where), own, resume=False, replace=replace)
+    assert caught.value.exit_code == 2
+    assert (tmp_path / "mine" / "train.jsonl").exists()
+
+
+def test_a_kept_job_replaces_its_own_run(tmp_path: Path, file: JobFile) -> None:
+    root = kept(tmp_path / "run", file, "Failed", 2)
+    again = read_job(root / "job.yaml")
+    assert prepare(root, again, resume=False, replace=True)
+
+
 def test_a_run_in_use_is_left_alone(tmp_path: Path, file: JobFile) -> None:
     root = write_run(tmp_path / "run")
     with (root / ".lock").open("w") as lock:

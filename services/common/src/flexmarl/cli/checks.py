@@ -36,7 +36,7 @@ def checked_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     spec = Place(inspection.data)["spec"]
     records: dict[str, Records] = {}
     more = [*_data_problems(spec, base_dir, records), *_model_problems(spec, base_dir)]
-    more += _code_problems(spec, base_dir, records)
+    more += [*_missing_keys(spec), *_code_problems(spec, base_dir, records)]
     known = {problem.path for problem in inspection.problems}
     return inspection.file([problem for problem in more if problem.path not in known])
 
@@ -131,6 +131,17 @@ def _model_problems(spec: Place, base_dir: Path) -> Iterator[Problem]:
                     resolve(uri, base_dir)
             except InvalidJobError as error:
                 yield Problem(place.path, str(error))
+
+
+def _missing_keys(spec: Place) -> Iterator[Problem]:
+    from flexmarl.runtime.settings import secret
+
+    for policy in spec["policies"].items():
+        field = policy["engine"]["openai"]["apiKeyEnv"]
+        name = field.text()
+        if name and secret(name) is None:
+            says = f"the environment has no {show(name)}"
+            yield Problem(field.path, says, "the workers need it there", warning=True)
 
 
 def _code_problems(spec: Place, base_dir: Path, records: dict[str, Records]) -> list[Problem]:

@@ -29,6 +29,10 @@ MAY_CHANGE: tuple[FieldPath, ...] = (
 
 def prepare(root: Path, file: JobFile, *, resume: bool, replace: bool) -> bool:
     """Make `root` ready; False when a resumed run is complete. CommandError: it may not be used."""
+    if file.base_dir.resolve().is_relative_to(root.resolve()):
+        raise CommandError(
+            f"the job file or its data lie in {root}; choose another --run-dir", INVALID
+        )
     if is_locked(root):
         raise CommandError(f"Another `flexmarl run` works on {root}; wait for it or stop it")
     if not is_run(root):
