@@ -19,7 +19,7 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, rollout_pb2, rollout_pb2_grpc
 from flexmarl.experience.samples import GroupId, PolicySamples, from_wire, to_wire
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
-from flexmarl.rollout.policies import EnginePool
+from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.process import working
 from flexmarl.rollout.server import RolloutService
 from flexmarl.runtime.errors import InvalidRequestError, StalePolicyError
@@ -40,6 +40,9 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
         self.aborted: list[str] = []
         self.finish = "stop"
         self.answered_version: int | None = None
+        self.logprob = -0.5
+        self.cuts: list[int] = []
+        """After so many tokens each, turns are cut by an update to the next version."""
         self._tokens = BytesTokenizer()
 
     @property
@@ -50,7 +53,9 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
         self, request: engine_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[engine_pb2.GenerateResponse]:
         self.requests.append(request)
-        if not self.loaded or (request.policy, request.version) != (self.policy, self.version):
+        oldest = request.min_version if request.HasField("min_version") else request.version
+        fits = request.policy == self.policy and oldest <= self.version <= request.version
+        if not (self.loaded and fits):
             raise StalePolicyError(f"{self.policy} is at version {self.version}")
         for turn in request.turns:
             if len(turn.prompt_ids) > 4 * 10_000:
@@ -64,13 +69,20 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
             await self.wait(prompt)
         ids = np.asarray([*self._tokens.encode(self.say(prompt)), END], dtype="<i4")
         version = self.version if self.answered_version is None else self.answered_version
+        finish = self.finish
+        if self.cuts:
+            ids, finish = ids[: self.cuts.pop(0)], "abort"
+            self.version += 1
+        if len(ids) > turn.sampling.max_tokens:
+            ids, finish = ids[: turn.sampling.max_tokens], "length"
         result = engine_pb2.TurnResult(
             id=turn.id,
             token_ids=ids.tobytes(),
-            logprobs=np.full(len(ids), -0.5, dtype="<f4").tobytes(),
-            finish_reason=self.finish,
+            logprobs=np.full(len(ids), self.logprob, dtype="<f4").tobytes(),
+            finish_reason=finish,
         )
-        result.versions.add(version=version, start=0, end=len(ids))
+        if len(ids):
+            result.versions.add(version=version, start=0, end=len(ids))
         return result
 
     async def Abort(

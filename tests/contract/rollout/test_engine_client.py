@@ -9,21 +9,16 @@ import pytest
 
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.rollout.conversation import Generated
-from flexmarl.rollout.policies import (
-    EnginePolicy,
-    EnginePool,
-    SamplingChoice,
-    TurnCall,
-    pick_engine,
-)
+from flexmarl.rollout.engine_pool import EnginePool
+from flexmarl.rollout.policies import EnginePolicy, SamplingChoice, TurnCall, pick_engine
 from flexmarl.runtime.errors import InvalidRequestError, StalePolicyError, UnavailableError
 
 TOKENS = BytesTokenizer()
 
 
-def call(text: str = "hi", seed: int = 5) -> TurnCall:
+def call(text: str = "hi", seed: int = 5, max_tokens: int = 16) -> TurnCall:
     ids = np.asarray(TOKENS.encode(text), dtype=np.int32)
-    return TurnCall((("user", text),), ids, SamplingChoice(16, 1.0, 0.9, 3), seed)
+    return TurnCall((("user", text),), ids, SamplingChoice(max_tokens, 1.0, 0.9, 3), seed)
 
 
 def policy(pool: EnginePool, *engines: str, version: int = 1) -> EnginePolicy:
@@ -205,6 +200,47 @@ async def test_work_goes_to_the_engine_that_has_least(
         source = policy(pool, one, two)
         await gather(*(source.generate(call(f"{n}")) for n in range(10)))
     assert (len(first.turns), len(second.turns)) == (5, 5)
+
+
+async def test_sessions_leave_the_engine_of_their_prefix_once_it_has_much_more_to_do(
+    pool: EnginePool, small_engine: Any, serve_engine: Any
+) -> None:
+    first, second = small_engine(), small_engine()
+    async with serve_engine(first, "a") as one, serve_engine(second, "b") as two:
+        source = policy(pool, one, two)
+        sessions = [call(f"{n}", max_tokens=256) for n in range(16)]
+        for session in sessions:
+            session.engine = one
+        await gather(*(source.generate(session) for session in sessions))
+    assert len(first.turns) > len(second.turns) >= 6
+
+
+async def test_one_long_context_weighs_more_than_ten_short_ones(
+    pool: EnginePool, small_engine: Any, serve_engine: Any
+) -> None:
+    first, second, release = small_engine(), small_engine(), asyncio.Event()
+    first.wait = second.wait = lambda _: release.wait()
+    async with serve_engine(first, "a") as one, serve_engine(second, "b") as two:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(policy(pool, one).generate(call("x" * 9000)))
+            for n in range(10):
+                group.create_task(policy(pool, two).generate(call(f"{n}", max_tokens=64)))
+            await until(lambda: len(first.turns) == 1 and len(second.turns) == 10)
+            group.create_task(policy(pool, one, two).generate(call()))
+            await until(lambda: len(second.turns) == 11)
+            release.set()
+        assert [pool.client(address).load <= 7 for address in (one, two)] == [True, True]
+
+
+async def test_an_engine_that_aborts_every_turn_is_unavailable_in_the_end(
+    small_engine: Any, serve_engine: Any
+) -> None:
+    engine = small_engine()
+    engine.finish = "abort"
+    async with serve_engine(engine) as address, EnginePool("secret", 5, retry_seconds=0.3) as pool:
+        with pytest.raises(UnavailableError, match="aborted the turn"):
+            await policy(pool, address).generate(call())
+    assert len(engine.turns) > 1
 
 
 async def test_a_dead_engines_turns_go_to_the_other(

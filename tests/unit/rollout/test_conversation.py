@@ -20,7 +20,7 @@ from flexmarl.rollout.conversation import (
     as_history,
 )
 
-INFO = TurnInfo(0, "solver", "solver", 1.0)
+INFO = TurnInfo(0, "solver", "solver", 1.0, 64)
 ASK: History = (("system", "s"), ("user", "hi"))
 
 

@@ -31,7 +31,7 @@ async def test_turn_seeds_follow_from_the_episodes_seed(
         for name in "aab":
             await episode.team[name].chat("x")
         sources = (episode.team[name]._player.source for name in "ab")
-        return [call.seed for source in sources for call in source.calls]  # type: ignore[attr-defined]
+        return [call.seed for source in sources for call in source.calls]  # type: ignore[union-attr]
 
     assert await seeds(1) == await seeds(1)
     assert len({*await seeds(1), *await seeds(2)}) == 6
@@ -71,7 +71,7 @@ async def test_given_sampling_goes_before_the_job_files(
     agent = make_episode(a=echo).team["a"]
     await agent.chat("x", max_tokens=3, temperature=0)
     await agent.chat("x")
-    first, second = (call.sampling for call in agent._player.source.calls)  # type: ignore[attr-defined]
+    first, second = (call.sampling for call in agent._player.source.calls)  # type: ignore[union-attr]
     assert (first.max_tokens, first.temperature, first.top_p) == (3, 0, 1.0)
     assert (second.max_tokens, second.temperature) == (256, 1.0)
 

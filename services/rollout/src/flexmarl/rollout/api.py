@@ -1,4 +1,4 @@
-"""What a user's own workflow, environment or reward imports, in one place."""
+"""What a user's own workflow, environment, reward or filter imports, in one place."""
 
 from flexmarl.contracts.job import Model as Config
 from flexmarl.data.tasks import Task
@@ -11,6 +11,8 @@ from flexmarl.rollout.environments import (
     settled,
 )
 from flexmarl.rollout.episode import Agent, Episode, Team
+from flexmarl.rollout.filters import PlayedGroup
+from flexmarl.rollout.groups import Outcome, Played
 from flexmarl.rollout.needs import Need
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import Rewards, Workflow
@@ -24,6 +26,9 @@ __all__ = [
     "Episode",
     "Message",
     "Need",
+    "Outcome",
+    "Played",
+    "PlayedGroup",
     "Reply",
     "Rewards",
     "ScorerChoice",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flexmarl.contracts.job import CodeSpec, MARLJob, RewardSpec, WorkflowSpec
-from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.job import CodeSpec, FilterSpec, MARLJob, RewardSpec, WorkflowSpec
+from flexmarl.contracts.problems import Problem, nearest, one_of, show
+from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.needs import Need, unmet
 from flexmarl.rollout.plugins import JobCodeError, add_code_path
 from flexmarl.rollout.rewards.runner import Reward, make_reward
@@ -32,17 +33,25 @@ class JobCode:
     """Whether the job names a reward at all, however broken."""
     records: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """What is played, by the field of the job file that names it."""
+    filter: FilterSpec | None = None
 
 
 def code_of(job: MARLJob) -> JobCode:
     """The parts of a job that holds."""
     spec = job.spec
     agents = [agent.name for agent in spec.agents]
-    return JobCode(spec.workflow, spec.reward, spec.code, agents, spec.reward is not None)
+    return JobCode(
+        spec.workflow,
+        spec.reward,
+        spec.code,
+        agents,
+        spec.reward is not None,
+        filter=spec.pipeline.filter,
+    )
 
 
 def check_code(code: JobCode, base_dir: Path) -> list[Problem]:
-    """Everything about workflow and reward that would stop the worker; imports the user's code."""
+    """Everything about the job's code that would stop the worker; imports it."""
     try:
         add_code_path(code.code, base_dir)
     except JobCodeError as error:
@@ -59,10 +68,40 @@ def check_code(code: JobCode, base_dir: Path) -> list[Problem]:
     if code.reward is not None and not (lost and code.reward.entrypoint):
         reward, found = _made(make_reward, code.reward, code.agents)
         problems += found
+    if code.filter is not None and code.filter.entrypoint and not lost:
+        try:
+            make_filter(code.filter, filter_seconds(code.reward))
+        except JobCodeError as error:
+            problems += error.problems
+    problems += _participants(code)
     if workflow is not None and code.workflow is not None:
         problems += _rewards(workflow, code.workflow, has_reward=code.has_reward)
     needs: list[Need] = [need for part in (workflow, reward) if part for need in part.needs()]
     return [*problems, *unmet(needs, code.records)]
+
+
+def _participants(code: JobCode) -> list[Problem]:
+    """The first task whose column of participants is no list of the job's agents."""
+    column = code.workflow.participants if code.workflow is not None else None
+    if column is None:
+        return []
+    path = ("spec", "workflow", "participants")
+    for source, records in code.records.items():
+        for number, record in enumerate(records, start=1):
+            where, said = f"record {number} of {source}", record.get(column)
+            if column not in record:
+                says = f"{where} has no field {show(column)}"
+                return [Problem(path, says, f"there is {one_of(record)}", nearest(column, record))]
+            if isinstance(said, str):
+                said = [name.strip() for name in said.split(",")]
+            if not isinstance(said, list) or not said:
+                says = f"{where} has {show(said)} in its field {show(column)}"
+                return [Problem(path, says, "must list the agents that the task needs")]
+            for name in said:
+                if name not in code.agents:
+                    says = f"{where} names {show(name)}, which is no agent"
+                    return [Problem(path, says, one_of(code.agents), nearest(name, code.agents))]
+    return []
 
 
 def _made(

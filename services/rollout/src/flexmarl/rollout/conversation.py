@@ -59,6 +59,8 @@ class Generated:
     sampled_tokens: int
     engine: str = ""
     """Address of the engine that holds this prefix now."""
+    resumed: bool = False
+    """A weight update cut it, and it went on at the new version."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +73,7 @@ class Reply:
     finish_reason: str
     """stop or length."""
     version: int
+    """Of the weights that sampled it; the oldest where an update came in between."""
     reward: float | None = None
 
 
@@ -100,6 +103,7 @@ class TurnInfo:
     agent: str
     policy: str
     temperature: float
+    max_tokens: int
 
 
 @dataclass(eq=False, slots=True)
@@ -120,6 +124,8 @@ class Turn:
     end: int = 0
     """The sampled ids are [start, end) of the sequence."""
     prompt_text: str = ""
+    resumed: bool = False
+    """A weight update cut it, and it went on at the new version."""
 
     @property
     def agent(self) -> str:
@@ -315,4 +321,5 @@ def make_turn(history: History, generated: Generated, info: TurnInfo) -> Turn:
         generated.prompt_tokens,
         generated.sampled_tokens,
         generated.engine,
+        resumed=generated.resumed,
     )

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -42,6 +42,14 @@ SHORT_CALL_SECONDS = 5.0
 log = structlog.get_logger()
 
 
+class Wanted(NamedTuple):
+    """What a call asks to be sampled from: a policy, and the oldest and newest version that do."""
+
+    policy: str
+    oldest: int
+    newest: int
+
+
 class EngineClient:
     """Calls one engine; `spawn` runs a call beside its callers and keeps hold of it."""
 
@@ -60,12 +68,13 @@ class EngineClient:
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self._waiting: dict[str, asyncio.Future[engine_pb2.TurnResult]] = {}
-        self._pending: dict[tuple[str, int], list[engine_pb2.TurnRequest]] = {}
+        self._pending: dict[Wanted, list[engine_pb2.TurnRequest]] = {}
         self._sent: set[str] = set()
         self._aborts: list[str] = []
         self._flushing = False
         self._quiet = 0
         self._own = 0
+        self._prompts = 0
         self._others = 0
 
     @property
@@ -74,15 +83,18 @@ class EngineClient:
         return self._own + self._others
 
     @property
+    def load(self) -> int:
+        """What it has yet to make, and the prompts that it holds for turns of this worker."""
+        return self.outstanding + self._prompts
+
+    @property
     def idle(self) -> bool:
         return not self._waiting
 
     async def close(self) -> None:
         await self._channel.close()
 
-    async def generate(
-        self, policy: str, version: int, turn: engine_pb2.TurnRequest
-    ) -> engine_pb2.TurnResult:
+    async def generate(self, wanted: Wanted, turn: engine_pb2.TurnRequest) -> engine_pb2.TurnResult:
         """The engine's answer to `turn`, whose id is set here.
 
         StalePolicyError: it holds another version. InvalidRequestError: this turn can never be
@@ -92,8 +104,10 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[engine_pb2.TurnResult] = loop.create_future()
         self._waiting[turn.id] = future
-        self._pending.setdefault((policy, version), []).append(turn)
+        self._pending.setdefault(wanted, []).append(turn)
+        prompt_tokens = len(turn.prompt_ids) // 4
         self._own += turn.sampling.max_tokens
+        self._prompts += prompt_tokens
         self._flush_soon()
         try:
             return await future
@@ -104,6 +118,7 @@ class EngineClient:
             raise
         finally:
             self._own -= turn.sampling.max_tokens
+            self._prompts -= prompt_tokens
             self._waiting.pop(turn.id, None)
             self._sent.discard(turn.id)
 
@@ -132,22 +147,28 @@ class EngineClient:
             return
         self._flushing = False
         pending, self._pending = self._pending, {}
-        for (policy, version), turns in pending.items():
-            wanted = [turn for turn in turns if turn.id in self._waiting]
-            if wanted:
-                self._send(policy, version, wanted)
+        for wanted, turns in pending.items():
+            awaited = [turn for turn in turns if turn.id in self._waiting]
+            if awaited:
+                self._send(wanted, awaited)
         if self._aborts:
             ids, self._aborts = self._aborts, []
             self._spawn(self._abort(ids))
 
-    def _send(self, policy: str, version: int, turns: list[engine_pb2.TurnRequest]) -> None:
+    def _send(self, wanted: Wanted, turns: list[engine_pb2.TurnRequest]) -> None:
         self._sent.update(turn.id for turn in turns)
         CALLS.inc()
         TURNS_PER_CALL.observe(len(turns))
-        self._spawn(self._call(policy, version, turns))
+        self._spawn(self._call(wanted, turns))
 
-    async def _call(self, policy: str, version: int, turns: list[engine_pb2.TurnRequest]) -> None:
-        request = engine_pb2.GenerateRequest(policy=policy, version=version, turns=turns)
+    async def _call(self, wanted: Wanted, turns: list[engine_pb2.TurnRequest]) -> None:
+        policy, oldest, newest = wanted
+        request = engine_pb2.GenerateRequest(
+            policy=policy,
+            version=newest,
+            min_version=None if oldest == newest else oldest,
+            turns=turns,
+        )
         error: FlexMARLError = UnavailableError(f"engine {self.address}: left turns unanswered")
         try:
             async for response in self._stub.Generate(request, timeout=self._call_seconds):
@@ -159,21 +180,17 @@ class EngineClient:
         except grpc.aio.AioRpcError as failure:
             error = from_status(failure, self.address)
         finally:
-            self._settle(policy, version, turns, error)
+            self._settle(wanted, turns, error)
 
     def _settle(
-        self,
-        policy: str,
-        version: int,
-        turns: list[engine_pb2.TurnRequest],
-        error: FlexMARLError,
+        self, wanted: Wanted, turns: list[engine_pb2.TurnRequest], error: FlexMARLError
     ) -> None:
         """Give `error` to the turns that the call left open."""
         left = [turn for turn in turns if self._is_open(turn.id)]
         if isinstance(error, InvalidRequestError) and len(turns) > 1:
             # One turn spoiled the call: each goes alone, so that only that one fails.
             for turn in left:
-                self._send(policy, version, [turn])
+                self._send(wanted, [turn])
             return
         for turn in left:
             self._waiting[turn.id].set_exception(error)

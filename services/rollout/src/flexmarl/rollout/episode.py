@@ -34,7 +34,8 @@ class Player:
     """An agent as a group plays it: where its policy is sampled and how its prompts are made."""
 
     spec: AgentSpec
-    source: TurnSource
+    source: TurnSource | None
+    """None: the task does not need this agent, and its policy may be elsewhere."""
     encoder: PromptEncoder | None
     """None: an external policy, which takes messages."""
     trained: bool
@@ -128,6 +129,11 @@ class Agent:
         self._calls = 0
 
     @property
+    def takes_part(self) -> bool:
+        """Whether it may be asked: False where `workflow.participants` leaves it out."""
+        return self._player.source is not None
+
+    @property
     def seed(self) -> int:
         """Of the episode, for whatever else in it is random."""
         return self._episode.seed
@@ -149,6 +155,10 @@ class Agent:
         Raises ValueError for messages or sampling that make no sense.
         """
         episode, player = self._episode, self._player
+        if player.source is None:
+            raise InvalidRequestError(
+                f"agent {self.name} is not a participant of this task (workflow.participants)"
+            )
         history = as_history(messages, player.spec.system_prompt)
         sampling = _override(player.sampling, max_tokens, temperature, top_p, top_k)
         seed = derive_seed(episode.seed, self.name, self._calls)
@@ -177,6 +187,7 @@ class Agent:
         return self._conversation.close(opening, generated, about)
 
     async def _generate(self, call: TurnCall) -> Generated:
+        assert self._player.source is not None
         try:
             return await self._player.source.generate(call)
         except asyncio.CancelledError:
@@ -184,7 +195,8 @@ class Agent:
             raise
 
     def _about(self, order: int, sampling: SamplingChoice) -> TurnInfo:
-        return TurnInfo(order, self.name, self._player.spec.policy, sampling.temperature)
+        policy = self._player.spec.policy
+        return TurnInfo(order, self.name, policy, sampling.temperature, sampling.max_tokens)
 
 
 Team: TypeAlias = Mapping[str, Agent]

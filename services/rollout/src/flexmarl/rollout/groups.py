@@ -12,10 +12,12 @@ from enum import StrEnum
 
 import numpy as np
 
+from flexmarl.contracts.job import OverlongSpec
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples, TurnSpan
 from flexmarl.experience.samples import Sequence as SampleSequence
 from flexmarl.rollout.conversation import TokenSequence, Turn
+from flexmarl.rollout.shaping import TrainedRewards
 
 
 class Outcome(StrEnum):
@@ -44,6 +46,8 @@ class RouteTo:
     policy: str
     version: int
     engines: tuple[str, ...]
+    min_version: int | None = None
+    """The oldest that will do; None: `version` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,10 @@ class GroupOrder:
     train: bool
     """Store what was learnt; else it is an evaluation."""
     transcripts: bool
+    hold: bool = False
+    """Keep what was learnt until its place is known."""
+    final: bool = False
+    """The filter does not apply."""
 
 
 @dataclass(slots=True)
@@ -119,10 +127,20 @@ class GroupResult:
     seconds: float
     transcripts: tuple[str, ...] = field(default=())
     """One per episode when asked for."""
+    dropped: bool = False
+    """The filter wants another task; nothing was stored."""
+    oldest_version: int = 0
+    """Of any token that may be trained; 0: there is none."""
+    resumed_turns: int = 0
+    """A weight update cut them, and they went on."""
 
 
 def policy_samples(
-    route: RouteTo, agents: Iterable[str], group: GroupId, episodes: Iterable[Played]
+    policy: str,
+    agents: Iterable[str],
+    group: GroupId,
+    episodes: Iterable[Played],
+    overlong: OverlongSpec | None = None,
 ) -> PolicySamples:
     """What the policy of `agents` learns from the episodes that count; no sequence: nothing."""
     own = frozenset(agents)
@@ -130,6 +148,7 @@ def policy_samples(
     for played in episodes:
         if not played.outcome.counts:
             continue
+        rewards = TrainedRewards(played.rewards, played.turns, overlong)
         for agent, sequence in _sequences(played.turns, own):
             sequences.append(
                 _sample(
@@ -137,10 +156,16 @@ def policy_samples(
                     agent,
                     played.number,
                     sequence,
-                    played.rewards.get(agent),
+                    rewards,
                 )
             )
-    return PolicySamples(route.policy, route.version, tuple(sequences))
+    return PolicySamples(policy, oldest_version(sequences, group.step), tuple(sequences))
+
+
+def oldest_version(sequences: Iterable[SampleSequence], default: int) -> int:
+    """Of any sampled token; `default` when there is none."""
+    spans = (span for each in sequences for turn in each.turns for span in turn.versions)
+    return min((span.version for span in spans), default=default)
 
 
 def _sequences(
@@ -155,7 +180,7 @@ def _sequences(
 
 
 def _sample(
-    name: str, agent: str, episode: int, sequence: TokenSequence, reward: float | None
+    name: str, agent: str, episode: int, sequence: TokenSequence, rewards: TrainedRewards
 ) -> SampleSequence:
     mask = np.zeros(sequence.length, dtype=np.uint8)
     logprobs = np.zeros(sequence.length, dtype=np.float32)
@@ -176,9 +201,9 @@ def _sample(
                 versions=turn.versions,
                 finish_reason=turn.reply.finish_reason,
                 temperature=turn.info.temperature,
-                reward=turn.reply.reward,
+                reward=rewards.of_turn(turn),
             )
             for turn in sequence.turns
         ),
-        reward=reward,
+        reward=rewards.of_agent(agent),
     )

@@ -53,6 +53,9 @@ class EpisodePlayer:
                 outcome, detail = Outcome.NO_TURNS, "no agent that could learn took a turn"
             else:
                 outcome, detail, rewards = await self._judge(episode, task)
+                for player in players:
+                    if player.source is None and player.name in rewards:
+                        rewards[player.name] = None  # a reward for all is not for who is not there
         return Played(number, outcome, detail, episode.turns, rewards, episode.forks)
 
     async def _run(self, episode: Episode, task: Task) -> tuple[Outcome, str]:

@@ -1,38 +1,37 @@
 """Where a policy's turns are sampled: which engine takes one, and what is tried again.
 
-A turn is always sampled from the version that the group's route names. An engine that is away or
-behind is waited for, within a bound; one that is ahead makes the group stale. External APIs are in
-`flexmarl.rollout.external`.
+A turn is sampled from the versions that the group's route allows: one, or a few. An engine that is
+away or behind is waited for, within a bound; one that is ahead makes the group stale. Where older
+versions do, a turn that a weight update cut keeps its tokens and goes on at the new version; where
+they do not, it is sampled again. External APIs are in `flexmarl.rollout.external`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
-import structlog
 from prometheus_client import Counter
 
 from flexmarl.contracts.v1 import engine_pb2
-from flexmarl.experience.samples import VersionSpan
 from flexmarl.rollout.conversation import Generated, History, Ids, Tokens
-from flexmarl.rollout.engine_client import EngineClient
+from flexmarl.rollout.engine_client import EngineClient, Wanted
+from flexmarl.rollout.engine_pool import EnginePool
+from flexmarl.rollout.partial import CUT, BadAnswerError, Partial, Versions, checked
 from flexmarl.runtime.errors import StalePolicyError, UnavailableError
+from flexmarl.runtime.seeds import derive_seed
 
-log = structlog.get_logger()
 RETRIES = Counter("flexmarl_rollout_turn_retries_total", "Turns asked for again.")
 
-RETRY_SECONDS = 120.0
-"""How long an engine may be away: a restart loads libraries and weights."""
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0
+ACCEPTED_SECONDS = 5.0
+"""An engine that did not refuse a turn for so long is at it."""
 STICKY_TOKENS = 512
 """How much more work the engine that holds the prefix may have than the least busy one."""
-MOST_CLIENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,9 @@ class TurnCall:
     away: bool = False
     """Set while whoever should answer is being waited for."""
 
+    def accepted(self) -> None:
+        self.away = False
+
 
 class TurnSource(Protocol):
     """Samples the turns of one policy at one version."""
@@ -67,82 +69,47 @@ class TurnSource(Protocol):
     async def generate(self, call: TurnCall) -> Generated: ...
 
 
-class EnginePool:
-    """A client per engine address, made when first asked for. Use as `async with`."""
+class NotYetError(UnavailableError):
+    """The engine is at a weight update, or has yet to take one."""
 
-    def __init__(
-        self, token: str, call_seconds: float, retry_seconds: float = RETRY_SECONDS
-    ) -> None:
-        self.retry_seconds = retry_seconds
-        self._token, self._call_seconds = token, call_seconds
-        self._clients: dict[str, EngineClient] = {}
-        self._away: set[str] = set()
-        self._group = asyncio.TaskGroup()
-        self._running: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
-        return self
+class Patience:
+    """How long an engine is waited for, from its first refusal in a row, and until the next try."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for task in self._running:
-            task.cancel()
-        try:
-            if isinstance(error, asyncio.CancelledError):
-                await self._group.__aexit__(kind, error, trace)
-            else:  # an error of the block goes on as it is, not inside a group
-                await self._group.__aexit__(None, None, None)
-        finally:
-            for client in self._clients.values():
-                await client.close()
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._group.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+    def renew(self) -> None:
+        self._ends: float | None = None
+        self._wait = FIRST_WAIT_SECONDS
 
-    def client(self, address: str) -> EngineClient:
-        found = self._clients.get(address)
-        if found is None:
-            found = EngineClient(address, self._token, self._spawn, self._call_seconds)
-            self._clients[address] = found
-            if len(self._clients) > MOST_CLIENTS:
-                self._forget_one()
-        return found
-
-    def mark_away(self, address: str, why: str) -> None:
-        """Said once, however many turns notice."""
-        if address not in self._away:
-            self._away.add(address)
-            log.warning("engine away", address=address, why=why)
-
-    def mark_back(self, address: str) -> None:
-        if self._away and address in self._away:
-            self._away.discard(address)
-            log.info("engine back", address=address)
-
-    def _forget_one(self) -> None:
-        """Engines come and go: the longest known idle client makes room."""
-        for address, client in self._clients.items():
-            if client.idle:
-                del self._clients[address]
-                self._away.discard(address)
-                self._spawn(client.close())
-                return
+    def wait(self, now: float) -> float | None:
+        """Seconds until the next try; None: there is none."""
+        if self._ends is None:
+            self._ends = now + self._seconds
+        wait, self._wait = self._wait, min(2 * self._wait, LONGEST_WAIT_SECONDS)
+        return wait if now + wait <= self._ends else None
 
 
 class EnginePolicy:
-    """A policy at one version on engines of ours."""
+    """A policy at the versions of a route on engines of ours."""
 
     def __init__(
-        self, name: str, version: int, engines: Sequence[str], tokens: Tokens, pool: EnginePool
+        self,
+        name: str,
+        version: int,
+        engines: Sequence[str],
+        tokens: Tokens,
+        pool: EnginePool,
+        *,
+        min_version: int | None = None,
     ) -> None:
-        self.name, self.version = name, version
+        """`min_version`: the oldest that will do; None: `version` alone."""
+        self.name = name
+        self.versions = Versions(version if min_version is None else min_version, version)
+        self._resumes = min_version is not None
+        self._wanted = Wanted(name, self.versions.oldest, version)
         self._engines = tuple(engines)
         self._tokens, self._pool = tokens, pool
         self._sampling: dict[SamplingChoice, engine_pb2.Sampling] = {}
@@ -150,42 +117,70 @@ class EnginePolicy:
     async def generate(self, call: TurnCall) -> Generated:
         """StalePolicyError: the group is void. UnavailableError: no engine came back in time."""
         loop = asyncio.get_running_loop()
-        ends, wait = loop.time() + self._pool.retry_seconds, FIRST_WAIT_SECONDS
+        patience = Patience(self._pool.retry_seconds)
+        so_far = Partial(call.sampling.max_tokens, self._tokens.eos_ids)
         address = self._pick(call.engine)
         while True:
+            accepted = loop.call_later(ACCEPTED_SECONDS, call.accepted) if call.away else None
             try:
-                answer = await self._sample(address, call)
+                await self._sample(address, call, so_far)
             except UnavailableError as error:
-                self._pool.mark_away(address, str(error))
-                if loop.time() + wait > ends:
+                # Where turns go on over updates, an engine that is at one is nothing to tell of.
+                if not (self._resumes and isinstance(error, NotYetError)):
+                    self._pool.mark_away(address, str(error))
+                wait = patience.wait(loop.time())
+                if wait is None:
                     raise
             else:
                 self._pool.mark_back(address)
-                return answer
+                if so_far.reason:
+                    return self._generated(call, so_far, address)
+                patience.renew()
+                wait = FIRST_WAIT_SECONDS
+            finally:
+                if accepted is not None:
+                    accepted.cancel()
             # Without jitter: turns that failed together travel together again.
             call.away = True
             RETRIES.inc()
             await asyncio.sleep(wait)
-            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
             address = self._pick("", avoid=address)
 
-    async def _sample(self, address: str, call: TurnCall) -> Generated:
+    async def _sample(self, address: str, call: TurnCall, so_far: Partial) -> None:
+        """Ask for the rest of the turn; what was sampled of it is then part of `so_far`."""
         client = self._pool.client(address)
-        assert call.prompt_ids is not None
-        request = engine_pb2.TurnRequest(
-            prompt_ids=call.prompt_ids.astype("<i4", copy=False).tobytes(),
-            seed=call.seed,
-            sampling=self._wire_sampling(call.sampling),
-        )
         try:
-            result = await client.generate(self.name, self.version, request)
+            result = await client.generate(self._wanted, self._request(call, so_far))
         except StalePolicyError as error:
             if await self._behind(client):
-                raise UnavailableError(f"engine {address} has yet to load the version") from error
+                raise NotYetError(f"engine {address} has yet to load the version") from error
             raise
-        if result.finish_reason == "abort":
-            raise UnavailableError(f"engine {address} aborted the turn")
-        return self._generated(call, result, address)
+        cut = result.finish_reason == CUT
+        if cut and not (self._resumes and result.token_ids):
+            raise NotYetError(f"engine {address} aborted the turn")
+        try:
+            so_far.add(checked(result, self.versions))
+        except StalePolicyError as error:
+            raise StalePolicyError(f"engine {address}: {self.name!r}: {error}") from error
+        except BadAnswerError as error:
+            self._pool.mark_wrong(address, str(error))
+            raise BadAnswerError(f"engine {address}: {self.name!r}: {error}") from error
+
+    def _request(self, call: TurnCall, so_far: Partial) -> engine_pb2.TurnRequest:
+        assert call.prompt_ids is not None
+        if not so_far.length:
+            return engine_pb2.TurnRequest(
+                prompt_ids=call.prompt_ids.astype("<i4", copy=False).tobytes(),
+                seed=call.seed,
+                sampling=self._wire_sampling(call.sampling),
+            )
+        prompt = np.concatenate((call.prompt_ids, so_far.ids))
+        return engine_pb2.TurnRequest(
+            prompt_ids=prompt.astype("<i4", copy=False).tobytes(),
+            seed=derive_seed(call.seed, "resumed", so_far.length),
+            sampling=self._made_sampling(replace(call.sampling, max_tokens=so_far.left)),
+            resumed=True,
+        )
 
     def _pick(self, prefer: str, avoid: str = "") -> str:
         if not self._engines:
@@ -193,7 +188,7 @@ class EnginePolicy:
         if len(self._engines) == 1:
             return self._engines[0]
         loads = {
-            address: self._pool.client(address).outstanding
+            address: self._pool.client(address).load
             for address in self._engines
             if address != avoid
         }
@@ -202,52 +197,45 @@ class EnginePolicy:
     async def _behind(self, client: EngineClient) -> bool:
         """Whether the engine was restarted and had yet to load what the route names."""
         stats = await client.stats()
-        # Equal: it has caught up since.
-        return not stats.loaded or (stats.policy == self.name and stats.version <= self.version)
+        # Not above: it has caught up since.
+        return not stats.loaded or (
+            stats.policy == self.name and stats.version <= self.versions.newest
+        )
 
     def _wire_sampling(self, sampling: SamplingChoice) -> engine_pb2.Sampling:
         found = self._sampling.get(sampling)
         if found is None:
-            found = self._sampling[sampling] = engine_pb2.Sampling(
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                stop_token_ids=self._tokens.eos_ids,
-            )
+            found = self._sampling[sampling] = self._made_sampling(sampling)
         return found
 
-    def _generated(self, call: TurnCall, result: engine_pb2.TurnResult, address: str) -> Generated:
-        ids = np.frombuffer(result.token_ids, dtype="<i4").astype(np.int32, copy=False)
-        logprobs = np.frombuffer(result.logprobs, dtype="<f4").astype(np.float32, copy=False)
-        if len(ids) != len(logprobs):
-            raise UnavailableError(f"engine {address}: {len(ids)} ids, {len(logprobs)} log-probs")
-        if not np.isfinite(logprobs).all():
-            raise UnavailableError(f"engine {address}: log-probs that are not finite")
-        spans = tuple(VersionSpan(span.version, span.start, span.end) for span in result.versions)
-        if sum(span.end - span.start for span in spans) != len(ids):
-            raise UnavailableError(f"engine {address}: version spans do not cover the turn")
-        if any(span.version != self.version for span in spans):
-            raise StalePolicyError(
-                f"engine {address}: tokens of {self.name!r} from version "
-                f"{[span.version for span in spans]}, wanted {self.version}"
-            )
+    def _made_sampling(self, sampling: SamplingChoice) -> engine_pb2.Sampling:
+        return engine_pb2.Sampling(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            stop_token_ids=self._tokens.eos_ids,
+        )
+
+    def _generated(self, call: TurnCall, whole: Partial, address: str) -> Generated:
         assert call.prompt_ids is not None
+        ids = whole.ids
         return Generated(
             text=self._tokens.decode(ids.tolist()),
             token_ids=ids,
-            logprobs=logprobs,
-            finish_reason=result.finish_reason,
-            versions=spans,
-            version=self.version,
+            logprobs=whole.logprobs,
+            finish_reason=whole.reason,
+            versions=whole.spans,
+            version=min((span.version for span in whole.spans), default=self.versions.newest),
             prompt_tokens=len(call.prompt_ids),
             sampled_tokens=len(ids),
             engine=address,
+            resumed=whole.parts > 1,
         )
 
 
 def pick_engine(loads: dict[str, int], prefer: str) -> str:
-    """The engine with the least outstanding tokens; `prefer` while its lead stays in the margin."""
+    """The engine with the least to do, in tokens; `prefer` while its lead stays in the margin."""
     least = min(loads, key=lambda address: loads[address])
     if prefer in loads and loads[prefer] <= loads[least] + STICKY_TOKENS:
         return prefer

@@ -14,10 +14,11 @@ from flexmarl.contracts.v1 import rollout_pb2_grpc
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer
 from flexmarl.rollout.conversation import PromptEncoder
+from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.external import ExternalPolicy
+from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.plugins import add_code_path
-from flexmarl.rollout.policies import EnginePool
 from flexmarl.rollout.rewards.runner import make_reward
 from flexmarl.rollout.server import RolloutService
 from flexmarl.rollout.stall import dying_when_stalled
@@ -68,6 +69,8 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
     add_code_path(spec.code, base_dir)
     workflow = make_workflow(spec.workflow, agents)
     reward = make_reward(spec.reward, agents) if spec.reward else None
+    chosen = spec.pipeline.filter
+    keep = make_filter(chosen, filter_seconds(spec.reward)) if chosen else None
     async with AsyncExitStack() as stack:
         for part in (workflow, reward):
             if part is not None:
@@ -85,7 +88,15 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
         }
         pool = await stack.enter_async_context(EnginePool(token, spec.workflow.timeout))
         player = EpisodePlayer(workflow, reward, agents, spec.workflow.timeout)
-        yield Worker(spec, player, encoders=encoders, externals=externals, pool=pool, store=store)
+        yield Worker(
+            spec,
+            player,
+            encoders=encoders,
+            externals=externals,
+            pool=pool,
+            store=store,
+            keep=keep,
+        )
 
 
 def _external(policy: PolicySpec) -> ExternalPolicy:

@@ -22,6 +22,14 @@ class RolloutService(rollout_pb2_grpc.RolloutServicer):
     ) -> rollout_pb2.GroupFinished:
         return to_wire(await self._worker.run_group(from_wire(request)))
 
+    async def PlaceGroup(
+        self, request: rollout_pb2.PlaceGroupRequest, context: Any
+    ) -> rollout_pb2.PlaceGroupResponse:
+        played, place = group_id_from_wire(request.played), group_id_from_wire(request.place)
+        return rollout_pb2.PlaceGroupResponse(
+            duplicate=await self._worker.place_group(played, place)
+        )
+
 
 def from_wire(request: rollout_pb2.RunGroupRequest) -> GroupOrder:
     """InvalidRequestError when the task is no JSON object or no episode is asked for."""
@@ -33,17 +41,29 @@ def from_wire(request: rollout_pb2.RunGroupRequest) -> GroupOrder:
         raise InvalidRequestError(f"task is no JSON object: {request.task[:80]}")
     if request.episodes < 1:
         raise InvalidRequestError("episodes is 0")
+    train = request.purpose == rollout_pb2.TRAIN
+    if request.hold and not train:
+        raise InvalidRequestError("hold: an evaluation stores nothing")
     return GroupOrder(
         id=group_id_from_wire(request.id),
         task=Task(request.task_id, record),
         episodes=request.episodes,
         seed=request.seed,
-        routes=tuple(
-            RouteTo(route.policy, route.version, tuple(route.engines)) for route in request.routes
-        ),
-        train=request.purpose == rollout_pb2.TRAIN,
+        routes=tuple(map(_route, request.routes)),
+        train=train,
         transcripts=request.transcripts,
+        hold=request.hold,
+        final=request.final,
     )
+
+
+def _route(route: rollout_pb2.Route) -> RouteTo:
+    oldest = route.min_version if route.HasField("min_version") else None
+    if oldest is not None and oldest > route.version:
+        raise InvalidRequestError(
+            f"policy {route.policy}: min_version is {oldest}, above the version {route.version}"
+        )
+    return RouteTo(route.policy, route.version, tuple(route.engines), oldest)
 
 
 def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
@@ -54,6 +74,9 @@ def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
         episodes=map(_episode, result.episodes, transcripts),
         forks=result.forks,
         seconds=result.seconds,
+        dropped=result.dropped,
+        oldest_version=result.oldest_version,
+        resumed_turns=result.resumed_turns,
     )
 
 

@@ -1,27 +1,46 @@
-"""Plays whole groups: all episodes side by side, then one transaction to the experience store."""
+"""Plays whole groups: all episodes side by side, then one transaction to the experience store.
+
+A group whose place in a step is decided later waits here until it is (`held`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter as Tally
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Protocol
 
+import structlog
 from prometheus_client import Counter, Gauge
+from structlog.contextvars import bound_contextvars
 
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.rollout.conversation import PromptEncoder
+from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.episode import Player, sampling_of
-from flexmarl.rollout.groups import GroupOrder, GroupResult, Played, RouteTo, policy_samples
+from flexmarl.rollout.filters import Filter, PlayedGroup
+from flexmarl.rollout.groups import (
+    GroupOrder,
+    GroupResult,
+    Outcome,
+    Played,
+    RouteTo,
+    policy_samples,
+)
+from flexmarl.rollout.held import HeldGroups
 from flexmarl.rollout.player import EpisodePlayer
-from flexmarl.rollout.policies import EnginePolicy, EnginePool, TurnSource
+from flexmarl.rollout.policies import EnginePolicy, TurnSource
+from flexmarl.rollout.staleness import STALENESS
 from flexmarl.runtime.errors import (
     FlexMARLError,
     InvalidJobError,
     InvalidRequestError,
     JobFailedError,
+    StalePolicyError,
     UnavailableError,
 )
 from flexmarl.runtime.seeds import derive_seed
@@ -31,12 +50,21 @@ TURNS = Counter("flexmarl_rollout_turns_total", "Turns taken in finished episode
 TOKENS = Counter("flexmarl_rollout_tokens_total", "Tokens of finished episodes.", ["kind"])
 FORKS = Counter("flexmarl_rollout_forks_total", "Histories that continue a turn in changed words.")
 IN_FLIGHT = Gauge("flexmarl_rollout_episodes_in_flight", "Episodes being played.")
+RESUMED = Counter("flexmarl_rollout_resumed_turns_total", "Turns that a weight update did not end.")
+DROPPED = Counter("flexmarl_rollout_dropped_groups_total", "Groups that the filter did not keep.")
+EMPTY = Counter(
+    "flexmarl_rollout_empty_markers_total", "Groups that a policy learns nothing from.", ["policy"]
+)
+HELD = Gauge("flexmarl_rollout_held_groups", "Groups that wait for their place in a step.")
 
 MOST_EPISODES = 1024
 """At a time; further ones wait for their turn."""
 MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
 ROUTES_KEPT = 8
+MOST_TOLD = 256
+"""Tasks and policies that teach nothing and are told of, each once."""
+log = structlog.get_logger()
 
 
 class Store(Protocol):
@@ -59,18 +87,21 @@ class Worker:
         externals: Mapping[str, TurnSource],
         pool: EnginePool,
         store: Store,
+        keep: Filter | None = None,
         most_episodes: int = MOST_EPISODES,
     ) -> None:
         """`encoders` by policy for those on engines of ours, `externals` for the others."""
         self._spec, self._player = spec, player
         self._encoders, self._externals = encoders, externals
-        self._pool, self._store = pool, store
+        self._pool, self._store, self._filter = pool, store, keep
+        self._held = HeldGroups()
+        self._told: set[tuple[str, str]] = set()
         self._slots = asyncio.Semaphore(most_episodes)
         self._groups = 0
         self._teams: OrderedDict[tuple[RouteTo, ...], list[Player]] = OrderedDict()
 
     async def run_group(self, order: GroupOrder) -> GroupResult:
-        """Play and, for training, store it. Cancelling it aborts its turns.
+        """Play and, for training, store or hold it. Cancelling it aborts its turns.
 
         StalePolicyError: an engine holds a newer version than the routes say. FencedError: the
         incarnation is over. UnavailableError: try again. JobFailedError: the job cannot work.
@@ -78,19 +109,50 @@ class Worker:
         if self._groups >= MOST_GROUPS:
             raise UnavailableError(f"{self._groups} groups are waiting here already")
         self._groups += 1
+        self._held.meet(order.id.incarnation)
         try:
-            return await self._run_group(order)
+            with (
+                self._held.room(order.id) if order.hold else nullcontext(),
+                bound_contextvars(group=str(order.id), task=order.task.id),
+            ):
+                return await self._run_group(order)
         finally:
             self._groups -= 1
+            HELD.set(len(self._held))
+
+    async def place_group(self, played: GroupId, place: GroupId) -> bool:
+        """Store a held group at `place`; whether it was there already.
+
+        NotFoundError: it is not held here. InvalidRequestError, StalePolicyError: it cannot be
+        stored there. FencedError: the incarnation is over. UnavailableError: try again.
+        """
+        held = self._held.claim(played, place)
+        if held is None:
+            return True
+        samples = held.at(played, place)
+        try:
+            stored = await self._store.append_group(place, held.task_id, samples)
+        except (InvalidRequestError, StalePolicyError):  # nothing was stored
+            self._held.release(played)
+            raise
+        self._held.placed(played, place)
+        HELD.set(len(self._held))
+        if stored:
+            STALENESS.observe(samples, place.step)
+        return not stored
 
     async def _run_group(self, order: GroupOrder) -> GroupResult:
         started = time.perf_counter()
         episodes = await self._play(order)
-        duplicate = False
+        samples: tuple[PolicySamples, ...] = ()
+        dropped = duplicate = False
         if order.train:
             samples = self._samples(order, episodes)
-            duplicate = not await self._store.append_group(order.id, order.task.id, samples)
+            self._tell_of_nothing(order, episodes, samples)
+            dropped = not await self._kept(order, episodes, samples)
+            duplicate = not dropped and not await self._stored(order, samples)
         _count(episodes)
+        DROPPED.inc(dropped)
         return GroupResult(
             order.id,
             duplicate,
@@ -98,7 +160,47 @@ class Worker:
             sum(played.forks for played in episodes),
             time.perf_counter() - started,
             tuple(played.transcript() for played in episodes) if order.transcripts else (),
+            dropped,
+            min((each.version for each in samples if each.sequences), default=0),
+            sum(turn.resumed for played in episodes for turn in played.turns),
         )
+
+    async def _kept(
+        self, order: GroupOrder, episodes: tuple[Played, ...], samples: tuple[PolicySamples, ...]
+    ) -> bool:
+        if self._filter is None or order.final:
+            return True
+        return await self._filter.keep(PlayedGroup(order.task, episodes, samples))
+
+    async def _stored(self, order: GroupOrder, samples: tuple[PolicySamples, ...]) -> bool:
+        """False: it was there before."""
+        if order.hold:
+            self._held.keep(order.id, order.task.id, samples)
+            return True
+        stored = await self._store.append_group(order.id, order.task.id, samples)
+        if stored:
+            STALENESS.observe(samples, order.id.step)
+        return stored
+
+    def _tell_of_nothing(
+        self, order: GroupOrder, episodes: tuple[Played, ...], samples: tuple[PolicySamples, ...]
+    ) -> None:
+        """Tasks of which no episode can be scored, and policies that take no turn in good ones."""
+        routed = {route.policy for route in order.routes}
+        for each in samples:
+            if not each.sequences and each.policy in routed:
+                EMPTY.labels(each.policy).inc()
+                if any(played.outcome.counts for played in episodes):
+                    self._once("a policy took no turn", each.policy)
+        if not any(played.outcome is Outcome.OK for played in episodes):
+            outcomes = Tally(str(played.outcome) for played in episodes)
+            self._once("no episode of a task counts", order.task.id, outcomes=dict(outcomes))
+
+    def _once(self, event: str, id_: str, **facts: object) -> None:
+        """Say it the first time for what goes by `id_`."""
+        if (event, id_) not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add((event, id_))
+            log.warning(event, id=id_, **facts)
 
     async def _play(self, order: GroupOrder) -> tuple[Played, ...]:
         """Side by side; the first that makes the group void ends the others."""
@@ -123,30 +225,32 @@ class Worker:
             raise first from errors
         return tuple(task.result() for task in tasks)
 
-    def _samples(self, order: GroupOrder, episodes: tuple[Played, ...]) -> list[PolicySamples]:
+    def _samples(
+        self, order: GroupOrder, episodes: tuple[Played, ...]
+    ) -> tuple[PolicySamples, ...]:
         """One per trained policy; an empty one where it took no turn."""
-        routes = {route.policy: route for route in order.routes}
-        return [
+        return tuple(
             policy_samples(
-                routes[policy],
+                policy,
                 [agent.name for agent in self._spec.agents_of(policy)],
                 order.id,
                 episodes,
+                self._spec.pipeline.overlong,
             )
             for policy in self._spec.trained_policies
-        ]
+        )
 
     def _team(self, routes: tuple[RouteTo, ...]) -> list[Player]:
         found = self._teams.get(routes)
         if found is None:
             sources = {**{route.policy: self._source(route) for route in routes}, **self._externals}
             lacking = {policy.name for policy in self._spec.policies} - sources.keys()
-            if lacking:
+            if lacking and self._spec.workflow.participants is None:
                 raise InvalidRequestError(f"no route for policy {', '.join(sorted(lacking))}")
             found = self._teams[routes] = [
                 Player(
                     agent,
-                    sources[agent.policy],
+                    sources.get(agent.policy),
                     self._encoders.get(agent.policy),
                     self._spec.policy(agent.policy).trained,
                     sampling_of(agent),
@@ -163,11 +267,18 @@ class Worker:
         if route.policy not in self._encoders:
             raise InvalidRequestError(f"a route for {route.policy!r}, which is no policy")
         tokens = self._encoders[route.policy].tokens
-        return EnginePolicy(route.policy, route.version, route.engines, tokens, self._pool)
+        return EnginePolicy(
+            route.policy,
+            route.version,
+            route.engines,
+            tokens,
+            self._pool,
+            min_version=route.min_version,
+        )
 
 
 def _count(episodes: tuple[Played, ...]) -> None:
-    turns = prompt = sampled = forks = 0
+    turns = prompt = sampled = forks = resumed = 0
     for played in episodes:
         EPISODES.labels(played.outcome).inc()
         forks += played.forks
@@ -175,7 +286,9 @@ def _count(episodes: tuple[Played, ...]) -> None:
         for turn in played.turns:
             prompt += turn.prompt_tokens
             sampled += turn.sampled_tokens
+            resumed += turn.resumed
     TURNS.inc(turns)
     TOKENS.labels("prompt").inc(prompt)
     TOKENS.labels("sampled").inc(sampled)
     FORKS.inc(forks)
+    RESUMED.inc(resumed)

@@ -59,6 +59,8 @@ class TurnRequest:
     prompt_ids: Ids
     seed: int
     sampling: Sampling
+    resumed: bool = False
+    """Continues a turn that a weight update cut: goes before those that are new."""
 
 
 class VersionSpan(NamedTuple):
@@ -104,12 +106,17 @@ class Engine(Protocol):
     """One inference instance."""
 
     def generate(
-        self, policy: str, version: int, turns: Sequence[TurnRequest]
+        self,
+        policy: str,
+        version: int,
+        turns: Sequence[TurnRequest],
+        min_version: int | None = None,
     ) -> AsyncIterator[list[TurnResult]]:
         """Turns as they finish, those of one decode step together.
 
-        StalePolicyError unless exactly (policy, version) is loaded, InvalidRequestError naming the
-        first turn that can never run. Closing the iterator aborts what is unfinished.
+        StalePolicyError unless a version from `min_version` (None: `version`) to `version` of the
+        policy is loaded, InvalidRequestError naming the first turn that can never run. Closing the
+        iterator aborts what is unfinished.
         """
 
     async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef) -> Loaded:

@@ -24,7 +24,13 @@ from flexmarl.rollout.engines.base import (
 from flexmarl.rollout.engines.requests import checked
 from flexmarl.rollout.engines.thread import WorkThread
 from flexmarl.rollout.engines.turns import Call, Scheduler
-from flexmarl.runtime.errors import FlexMARLError, StalePolicyError, UnavailableError
+from flexmarl.runtime.errors import (
+    FlexMARLError,
+    InvalidRequestError,
+    JobFailedError,
+    StalePolicyError,
+    UnavailableError,
+)
 
 MAX_WAITING = 1 << 16
 """Turns that may wait; more are refused."""
@@ -71,9 +77,13 @@ class ScheduledEngine:
         await asyncio.shield(self._failure)
 
     async def generate(
-        self, policy: str, version: int, turns: Sequence[TurnRequest]
+        self,
+        policy: str,
+        version: int,
+        turns: Sequence[TurnRequest],
+        min_version: int | None = None,
     ) -> AsyncIterator[list[TurnResult]]:
-        self._check_loaded(policy, version)
+        self._check_loaded(policy, version if min_version is None else min_version, version)
         call = Call(checked(turns, self._backend.limits))
         if self._scheduler.waiting + len(turns) > MAX_WAITING:
             raise UnavailableError(f"{self._scheduler.waiting} turns wait already")
@@ -91,16 +101,17 @@ class ScheduledEngine:
             if call.unfinished:
                 self._thread.submit(self._scheduler.drop, call)
 
-    def _check_loaded(self, policy: str, version: int) -> None:
+    def _check_loaded(self, policy: str, oldest: int, newest: int) -> None:
         if self._failure.done():
             raise EngineFailedError(str(self._failure.exception()))
-        if self._loaded is None:
-            raise StalePolicyError(f"asked for {policy} v{version}, no weights are loaded")
-        if (policy, version) != (self._loaded.policy, self._loaded.version):
-            raise StalePolicyError(
-                f"asked for {policy} v{version}, loaded is "
-                f"{self._loaded.policy} v{self._loaded.version}"
-            )
+        if oldest > newest:
+            raise InvalidRequestError(f"min_version is {oldest}, above the version {newest}")
+        loaded = self._loaded
+        if loaded and loaded.policy == policy and oldest <= loaded.version <= newest:
+            return
+        wanted = f"v{newest}" if oldest == newest else f"v{oldest} to v{newest}"
+        held = f"loaded is {loaded.policy} v{loaded.version}" if loaded else "no weights are loaded"
+        raise StalePolicyError(f"asked for {policy} {wanted}, {held}")
 
     async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef) -> Loaded:
         async with self._update:
@@ -158,7 +169,11 @@ class ScheduledEngine:
 
         def tell() -> None:
             log.error("engine failed", exc_info=error)
-            failure = EngineFailedError(f"{type(error).__name__}: {error}")
+            failure: FlexMARLError
+            if isinstance(error, JobFailedError):  # a restart would not help
+                failure = JobFailedError(str(error))
+            else:
+                failure = EngineFailedError(f"{type(error).__name__}: {error}")
             self._failure.set_exception(failure)
             for call in self._scheduler.in_flight:
                 call.results.put_nowait(failure)

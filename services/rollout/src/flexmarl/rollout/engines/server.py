@@ -36,7 +36,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self, request: engine_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[engine_pb2.GenerateResponse]:
         turns = [turn_from_wire(turn) for turn in request.turns]
-        finished = self._engine.generate(request.policy, request.version, turns)
+        oldest = request.min_version if request.HasField("min_version") else None
+        finished = self._engine.generate(request.policy, request.version, turns, oldest)
         async with aclosing(cast(AsyncGenerator[list[TurnResult]], finished)) as steps:
             async for results in steps:
                 yield engine_pb2.GenerateResponse(
@@ -111,6 +112,7 @@ def turn_from_wire(turn: engine_pb2.TurnRequest) -> TurnRequest:
             top_k=sampling.top_k,
             stop_token_ids=tuple(sampling.stop_token_ids),
         ),
+        resumed=turn.resumed,
     )
 
 

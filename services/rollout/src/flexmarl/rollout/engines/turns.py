@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from prometheus_client import Counter, Gauge
 
@@ -32,6 +32,32 @@ class Call:
         )
 
 
+class Queue:
+    """Turns in the order in which they start: those that go on with a cut one, then the others."""
+
+    def __init__(self) -> None:
+        self._resumed: deque[Turn] = deque()
+        self._fresh: deque[Turn] = deque()
+
+    def __len__(self) -> int:
+        return len(self._resumed) + len(self._fresh)
+
+    def extend(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            (self._resumed if turn.request.resumed else self._fresh).append(turn)
+
+    def take(self, most: int) -> list[Turn]:
+        """The first `most`, or all."""
+        taken: list[Turn] = []
+        for queue in (self._resumed, self._fresh):
+            taken += [queue.popleft() for _ in range(min(most - len(taken), len(queue)))]
+        return taken
+
+    def discard(self, gone: Container[Turn]) -> None:
+        self._resumed = deque(turn for turn in self._resumed if turn not in gone)
+        self._fresh = deque(turn for turn in self._fresh if turn not in gone)
+
+
 Deliver = Callable[[dict[Call, list[TurnResult]]], None]
 
 
@@ -45,8 +71,8 @@ class Scheduler:
         self._calls: dict[Turn, Call] = {}
         self._by_id: dict[str, Turn] = {}
         self._running: set[Turn] = set()
-        self._waiting: deque[Turn] = deque()
-        self._held: list[Turn] = []  # came after a pause
+        self._waiting = Queue()
+        self._held = Queue()  # came after a pause
         self._pause: PauseMode | None = None
         self._drained: asyncio.Future[None] | None = None
         self._loading = False
@@ -86,7 +112,7 @@ class Scheduler:
         room = self._backend.limits.max_concurrent_turns - self._backend.running
         if room <= 0 or not self._waiting:
             return
-        turns = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
+        turns = self._waiting.take(room)
         self._running.update(turns)
         self._backend.admit(turns)
         self._report()
@@ -120,8 +146,7 @@ class Scheduler:
 
     def resume(self) -> None:
         self._pause = None
-        self._waiting.extend(self._held)
-        self._held.clear()
+        self._waiting.extend(self._held.take(len(self._held)))
         self._settle()
 
     def begin_load(self, same_policy: bool) -> None:
@@ -148,8 +173,8 @@ class Scheduler:
         running = [turn for turn in turns if turn in self._running]
         if running:
             self._backend.remove(running)
-        self._waiting = deque(turn for turn in self._waiting if turn not in gone)
-        self._held = [turn for turn in self._held if turn not in gone]
+        self._waiting.discard(gone)
+        self._held.discard(gone)
         self._finish(turns)
 
     def _finish(self, turns: Sequence[Turn]) -> None:

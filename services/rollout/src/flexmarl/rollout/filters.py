@@ -1,0 +1,150 @@
+"""Which finished groups are worth training on: built in, or the user's own `keep(group)`.
+
+A group that is not kept is played again with another task; nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from flexmarl.contracts.job import FilterSpec, RewardSpec
+from flexmarl.contracts.problems import FieldPath, Problem, show
+from flexmarl.data.tasks import Task
+from flexmarl.experience import samples as experience
+from flexmarl.experience.samples import PolicySamples
+from flexmarl.rollout.groups import Played
+from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, imported, is_async
+from flexmarl.rollout.rewards.runner import called
+from flexmarl.rollout.rewards.threads import DaemonThreads
+
+FILTER: FieldPath = ("spec", "pipeline", "filter")
+AGREEMENT = 1e-9
+"""As in the trainer: rewards closer than this, relative to the largest, are one reward."""
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedGroup:
+    """All episodes of one task, as a filter sees them."""
+
+    task: Task
+    episodes: tuple[Played, ...]
+    samples: tuple[PolicySamples, ...]
+    """What each trained policy would learn, the trained rewards in it."""
+
+    def rewards(self, agent: str) -> list[float | None]:
+        """One per episode, as reported; None: unscorable."""
+        return [played.rewards.get(agent) for played in self.episodes]
+
+
+class Filter(Protocol):
+    async def keep(self, group: PlayedGroup) -> bool: ...
+
+
+class ContrastFilter:
+    """Keeps groups from which some policy can learn."""
+
+    async def keep(self, group: PlayedGroup) -> bool:
+        return any(has_contrast(each.sequences) for each in group.samples)
+
+
+class FunctionFilter:
+    """A user's `keep(group) -> bool`; a sync one runs in a thread. A broken one keeps the group."""
+
+    def __init__(self, function: Callable[[PlayedGroup], Any], timeout: float) -> None:
+        self._function, self._timeout = function, timeout
+        self._is_async = is_async(called(function))
+        self._threads = DaemonThreads("filter")
+        self._told = False
+
+    async def keep(self, group: PlayedGroup) -> bool:
+        try:
+            kept = await self._called(group)
+            if not isinstance(kept, bool):
+                raise TypeError(f"a filter returns True or False, not {kept!r}")
+            return kept
+        except Exception as error:  # the border to the user's code: anything may come out of it
+            if not self._told:
+                self._told = True
+                log.error("filter failed; such groups are kept", exc_info=error)
+            return True
+
+    async def _called(self, group: PlayedGroup) -> Any:
+        if not self._is_async:
+            return await self._threads.run(partial(self._function, group), self._timeout)
+        async with asyncio.timeout(self._timeout):
+            answer: Awaitable[Any] = self._function(group)
+            return await answer
+
+
+def make_filter(spec: FilterSpec, timeout: float) -> Filter:
+    """The filter that the job names; JobCodeError. `timeout` is of one call, in seconds."""
+    if spec.entrypoint is None:
+        return ContrastFilter()
+    path = (*FILTER, "entrypoint")
+    found = imported(spec.entrypoint, path)
+    if refusal := _no_filter(found):
+        raise JobCodeError(Problem(path, f"{show(spec.entrypoint)} {refusal}", "keep(group)"))
+    return FunctionFilter(found, timeout)
+
+
+def filter_seconds(reward: RewardSpec | None) -> float:
+    """How long one call may take: as long as the reward."""
+    return (reward or RewardSpec()).timeout
+
+
+def _no_filter(found: Any) -> str:
+    if inspect.isclass(found) or not callable(found):
+        return "is no function"
+    function = inspect.unwrap(called(found))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "is a generator; it must return True or False"
+    refusal = cannot_be_called(found, "group")
+    return f"cannot be called with a group: {refusal}" if refusal else ""
+
+
+def has_contrast(sequences: Sequence[experience.Sequence]) -> bool:
+    """Whether a policy gets any advantage out of its sequences of one group.
+
+    As the trainer has it: an agent is compared with itself, over its scored episodes, and turns
+    with rewards of their own over all of those.
+    """
+    episodes: dict[str, dict[int, float]] = {}
+    turns: dict[str, list[float]] = {}
+    for sequence in sequences:
+        if sequence.reward is not None:
+            episodes.setdefault(sequence.agent, {})[sequence.episode] = sequence.reward
+        for turn in sequence.turns:
+            if turn.reward is not None:
+                turns.setdefault(sequence.agent, []).append(turn.reward)
+    outcome = {agent: _baseline(scored.values()) for agent, scored in episodes.items()}
+    own = {agent: _baseline(scored) for agent, scored in turns.items()}
+    return any(
+        _differs(sequence.reward, outcome.get(sequence.agent))
+        if turn.reward is None
+        else _differs(turn.reward, own[sequence.agent])
+        for sequence in sequences
+        for turn in sequence.turns
+        if turn.end > turn.start
+    )
+
+
+def _differs(reward: float | None, baseline: float | None) -> bool:
+    return reward is not None and baseline is not None and reward != baseline
+
+
+def _baseline(rewards: Iterable[float]) -> float | None:
+    """The mean that an advantage is the distance from; None: the rewards agree."""
+    scored = list(rewards)
+    low, high = min(scored), max(scored)
+    if len(scored) < 2 or high - low <= AGREEMENT * max(1.0, abs(low), abs(high)):
+        return None
+    return math.fsum(scored) / len(scored)
