@@ -63,6 +63,9 @@ def test_a_distribution_that_a_scripted_engine_lacks_is_worth_a_warning() -> Non
     sampling = "spec.agents[solver].sampling={maxTokens: 4, temperature: 0.5}"
     assert found(SCRIPTED, sampling) == [
         "spec.agents[0].sampling.temperature: would be ignored; "
-        "a scripted engine has no distribution to sample from"
+        "a scripted engine has no distribution to sample from or to compare"
     ]
+    gap = "spec.policies[solver].training.maxLogprobGap=0.5"
+    (problem,) = found(SCRIPTED, gap)
+    assert problem.startswith("spec.policies[0].training.maxLogprobGap: would be ignored")
     assert found(sampling) == []

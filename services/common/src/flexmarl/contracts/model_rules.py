@@ -34,20 +34,20 @@ def turns_fit_the_context(spec: Place) -> Iterator[Problem]:
             )
 
 
-def sampling_is_used(spec: Place) -> Iterator[Problem]:
-    policies = {policy["name"].text(): policy for policy in spec["policies"].items()}
+def scripted_engines_have_no_distribution(spec: Place) -> Iterator[Problem]:
+    """Warnings: the same job makes sense with another engine."""
+    scripted, fields = set(), []
+    for policy in spec["policies"].items():
+        if policy["engine"]["kind"].text() == EngineKind.SCRIPTED:
+            scripted.add(policy["name"].text())
+            fields.append(policy["training"]["maxLogprobGap"])
     for agent in spec["agents"].items():
-        policy = policies.get(agent["policy"].text(), Place())
-        if policy["engine"]["kind"].text() != EngineKind.SCRIPTED:
-            continue
-        for key in ("temperature", "topP", "topK"):
-            if agent["sampling"][key].given:
-                yield Problem(
-                    agent["sampling"][key].path,
-                    "would be ignored",
-                    "a scripted engine has no distribution to sample from",
-                    warning=True,  # the same job makes sense with another engine
-                )
+        if agent["policy"].text() in scripted:
+            fields += [agent["sampling"][key] for key in ("temperature", "topP", "topK")]
+    for field in fields:
+        if field.given:
+            says = "a scripted engine has no distribution to sample from or to compare"
+            yield Problem(field.path, "would be ignored", says, warning=True)
 
 
 def _context(uri: str | None) -> int | None:
@@ -59,4 +59,4 @@ def _context(uri: str | None) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-MODEL_RULES = (turns_fit_the_context, sampling_is_used)
+MODEL_RULES = (turns_fit_the_context, scripted_engines_have_no_distribution)
