@@ -58,54 +58,47 @@ def test_the_least_busy_worker_plays_and_one_that_just_failed_only_if_alone() ->
     assert choose_worker(busy, {"a", "b", "c"}) == "b"
 
 
-INDEXES = st.sets(st.integers(0, 19))
+PLACES = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9)))
 
 
 @given(
-    st.integers(0, 20),
-    st.tuples(INDEXES, INDEXES),
-    st.dictionaries(st.integers(0, 19), st.integers(0, 5)),
+    PLACES,
+    st.integers(0, 9),
+    st.dictionaries(st.tuples(st.integers(0, 3), st.integers(0, 9)), st.integers(0, 5)),
     st.integers(1, 4),
     st.integers(0, 25),
 )
-def test_an_index_is_issued_only_while_it_is_neither_done_nor_on_its_way(
-    total: int,
-    known: tuple[set[int], set[int]],
-    failures: dict[int, int],
+def test_every_waiting_group_is_issued_in_order_or_given_up_as_far_as_there_is_room(
+    waiting: set[tuple[int, int]],
+    in_flight: int,
+    failures: dict[tuple[int, int], int],
     tries: int,
-    capacity: int,
+    room: int,
 ) -> None:
-    done, in_flight = known
-    issue = decide(total, done, in_flight, failures, tries=tries, capacity=capacity)
-    everything = [*issue.indexes, *issue.hopeless]
-    assert len(set(everything)) == len(everything)
-    assert not set(everything) & (done | in_flight)
-    assert all(index < total for index in everything)
-    assert all(failures.get(index, 0) >= tries for index in issue.hopeless)
-    assert all(failures.get(index, 0) < tries for index in issue.indexes)
-    assert len(issue.indexes) <= max(0, capacity - len(in_flight))
+    issue = decide(waiting, in_flight, failures, tries=tries, room=room)
+    assert set(issue.hopeless) == {g for g in waiting if failures.get(g, 0) >= tries}
+    fresh = sorted(waiting - set(issue.hopeless))
+    assert list(issue.go) == fresh[: max(0, room - in_flight)]
 
 
 @given(st.integers(1, 20), st.integers(1, 7), st.data())
-def test_a_step_ends_whatever_fails_how_often(
-    total: int, capacity: int, data: st.DataObject
-) -> None:
-    done: set[int] = set()
-    failures: dict[int, int] = {}
-    given_up: set[int] = set()
+def test_a_step_ends_whatever_fails_how_often(total: int, room: int, data: st.DataObject) -> None:
+    waiting = {(0, index) for index in range(total)}
+    failures: dict[tuple[int, int], int] = {}
+    given_up: set[tuple[int, int]] = set()
     for _ in range(total * 3 * 2):
-        issue = decide(total, done, set(), failures, tries=3, capacity=capacity)
-        if not issue.indexes and not issue.hopeless:
+        issue = decide(waiting, 0, failures, tries=3, room=room)
+        if not issue.go and not issue.hopeless:
             break
         given_up.update(issue.hopeless)
-        done.update(issue.hopeless)
-        for index in issue.indexes:
+        waiting.difference_update(issue.hopeless)
+        for group in issue.go:
             if data.draw(st.booleans()):
-                done.add(index)
+                waiting.discard(group)
             else:
-                failures[index] = failures.get(index, 0) + 1
-    assert done == set(range(total))
-    assert given_up == {index for index, count in failures.items() if count >= 3}
+                failures[group] = failures.get(group, 0) + 1
+    assert not waiting
+    assert given_up == {group for group, count in failures.items() if count >= 3}
 
 
 def test_only_a_group_s_own_faults_are_counted_against_it() -> None:

@@ -2,7 +2,8 @@
 
 The records are played epoch after epoch. Position `step * tasks_per_step + index` in the epochs
 laid end to end decides; a step may therefore reach over the border of two epochs, and hold the same
-record twice where it needs more than there are.
+record twice where it needs more than there are. A place that is refilled takes the record at the
+same position of another order, one for each refill, so that what the other places play stays.
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ def row_at(count: int, seed: int, shuffle: bool, position: int) -> int:
     """The row that stands at `position` in the epochs laid end to end."""
     epoch, place = divmod(position, count)
     return epoch_order(count, seed, shuffle, epoch)[place]
+
+
+def row_of_refill(count: int, seed: int, shuffle: bool, position: int, refill: int) -> int:
+    """The row at `position` in the `refill`-th order of replacements; 0: in the data's own."""
+    if not refill:
+        return row_at(count, seed, shuffle, position)
+    return row_at(count, derive_seed(seed, "refill", refill), True, position)
 
 
 def tasks_of_step(

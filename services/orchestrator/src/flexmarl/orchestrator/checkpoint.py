@@ -39,6 +39,8 @@ class Checkpoint:
     """Number of finished steps, and version of every policy."""
     lineage: tuple[str, ...]
     """Uids of the submissions that led to it, the writer's last."""
+    draws: str = ""
+    """Of partial rollouts: what had been drawn and not trained (`draws.Draws.dump`)."""
 
     def policy(self, name: str) -> str:
         return str(self.directory / name)
@@ -80,6 +82,7 @@ def finish(
             for name, saved in policies.items()
         },
         "cursor": dict(cursor),
+        "draws": checkpoint.draws,
     }
     replace(directory / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
@@ -98,7 +101,7 @@ def read(
     try:
         manifest = json.loads(path.read_text())
         step, saved, found = manifest["step"], manifest["policies"], manifest["cursor"]
-        lineage = tuple(manifest["lineage"])
+        lineage, draws = tuple(manifest["lineage"]), manifest.get("draws", "")
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidJobError(f"{path} is damaged: {error}") from None
     for name in policies:
@@ -115,7 +118,7 @@ def read(
     ]
     if changed:
         raise InvalidJobError(f"{path} belongs to another sequence of tasks: {'; '.join(changed)}")
-    return Checkpoint(directory.absolute(), step, lineage)
+    return Checkpoint(directory.absolute(), step, lineage, draws)
 
 
 def complete_ones(root: Path, lineage: Collection[str]) -> list[Path]:

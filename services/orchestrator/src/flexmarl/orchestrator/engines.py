@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -25,6 +26,9 @@ from flexmarl.runtime.errors import JobFailedError
 
 LOADS = Counter("flexmarl_orchestrator_weight_loads_total", "Weight loads by engines.", ["policy"])
 LOAD_SECONDS = Histogram("flexmarl_orchestrator_weight_load_seconds", "Time of one weight load.")
+
+UNCHANGING = 1 << 62
+"""The version of a policy that is always new enough."""
 
 log = structlog.get_logger()
 
@@ -53,6 +57,8 @@ class Engines:
         stubs: dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]],
         limits: Limits,
     ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called whenever an engine has come to hold something else."""
         self._limits = limits
         self._check = job.spec.weight_sync.check
         self._external = [policy.name for policy in job.spec.policies if policy.external]
@@ -94,16 +100,46 @@ class Engines:
         async with self._changed:
             await self._changed.wait_for(lambda: all(map(self._settled, self._engines)))
 
-    def routes(self, version: int) -> list[rollout_pb2.Route]:
-        """A route for every policy; untrained and external ones stand at version 0 for ever."""
-        routes = [rollout_pb2.Route(policy=policy) for policy in self._external]
+    def version(self, policy: str) -> int | None:
+        """The newest version that an engine of the policy holds; None: none holds what is wanted.
+
+        Policies that never change are always there: whoever plays waits for them.
+        """
+        if policy in self._untrained or policy in self._external:
+            return UNCHANGING
+        return max(
+            (engine.held for engine in self._engines[policy] if engine.held is not None),
+            default=None,
+        )
+
+    def routes(
+        self, newest: int, oldest: int | None = None, policies: Collection[str] | None = None
+    ) -> list[rollout_pb2.Route]:
+        """A route for each of `policies` (None: all), to engines at versions `oldest` to `newest`.
+
+        `oldest` None: at `newest` alone. Untrained and external policies stand at 0 for ever.
+        """
+        routes = []
+        for policy in self._external:
+            if policies is None or policy in policies:
+                routes.append(rollout_pb2.Route(policy=policy))
         for policy, engines in self._engines.items():
-            wanted = 0 if policy in self._untrained else version
-            ready = [engine.address for engine in engines if engine.held == wanted]
+            if policies is not None and policy not in policies:
+                continue
+            frozen = policy in self._untrained
+            last, first = (0, None) if frozen else (newest, oldest)
+            least = last if first is None else first
+            ready = [
+                engine.address
+                for engine in engines
+                if engine.held is not None and least <= engine.held <= last
+            ]
             # While none is ready the worker is told all of them and waits for one.
             everyone = [engine.address for engine in engines]
             routes.append(
-                rollout_pb2.Route(policy=policy, version=wanted, engines=ready or everyone)
+                rollout_pb2.Route(
+                    policy=policy, version=last, min_version=first, engines=ready or everyone
+                )
             )
         return routes
 
@@ -206,6 +242,7 @@ class Engines:
             )
         async with self._changed:
             self._changed.notify_all()
+        self.on_change()
 
 
 def _name(engine: Engine) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from prometheus_client import Gauge
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
 from flexmarl.data.tasks import Task
+from flexmarl.orchestrator.admission import Place
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.plan import eval_request, group_seconds
 from flexmarl.orchestrator.scores import Scores
@@ -31,23 +33,29 @@ class Evaluation:
         self._samples = spec.eval.samples
         self._parts, self._incarnation = parts, incarnation
         self._version, self._tasks = version, tasks
+        self._done: set[int] = set()
         self.scores = Scores.of([agent.name for agent in spec.agents])
-        self.groups = Groups(
+        self._groups = Groups(
+            self,
             parts.workers,
             parts.limits,
-            total=len(tasks),
             episodes=spec.eval.samples,
             seconds=group_seconds(spec, parts.limits.group_slack),
-            request=self._request,
-            answer=lambda _, group: self.scores.add(group),
-            hopeless=self._unscored,
         )
+
+    def progress(self) -> tuple[int, int]:
+        """Groups done, and all of them."""
+        return len(self._done), len(self._tasks)
 
     async def run(self) -> dict[str, Any]:
         """The line for `evals.jsonl`. JobFailedError: no episode could be scored."""
         started = time.monotonic()
         await self._parts.engines.ready()
-        await self.groups.run()
+        self._groups.add((self._version, index) for index in range(len(self._tasks)))
+        async with asyncio.TaskGroup() as background:
+            playing = background.create_task(self._groups.run())
+            await self._groups.idle()
+            playing.cancel()
         if not self.scores.scored:
             raise JobFailedError(
                 f"evaluation of version {self._version}: none of its {self.scores.episodes} "
@@ -62,15 +70,24 @@ class Evaluation:
             "time": time.time(),
             "seconds": time.monotonic() - started,
             "agents": {name: score.score() for name, score in self.scores.agents.items()},
-            "counts": dict(self.scores.outcomes),
+            "counts": dict(sorted(self.scores.outcomes.items())),
         }
 
-    def _request(self, index: int) -> rollout_pb2.RunGroupRequest:
-        group = experience_pb2.GroupId(
+    # What `Groups` asks of its owner.
+
+    def request(self, group: Place) -> rollout_pb2.RunGroupRequest:
+        _, index = group
+        name = experience_pb2.GroupId(
             incarnation=self._incarnation, step=self._version, index=index
         )
         routes = self._parts.engines.routes(self._version)
-        return eval_request(self._parts.job, self._tasks[index], group, routes)
+        return eval_request(self._parts.job, self._tasks[index], name, routes)
 
-    async def _unscored(self, index: int, reason: str) -> None:
-        self.scores.give_up(self._samples, f"task {self._tasks[index].id}: {reason}")
+    async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
+        self.scores.add(said)
+        self._done.add(group[1])
+        return True
+
+    async def hopeless(self, group: Place, reason: str) -> None:
+        self.scores.give_up(self._samples, f"task {self._tasks[group[1]].id}: {reason}")
+        self._done.add(group[1])

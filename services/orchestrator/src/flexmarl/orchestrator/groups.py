@@ -1,7 +1,7 @@
-"""Has the groups of one step or evaluation played by the workers, each until it is done.
+"""Has groups played by the workers, each until it is done.
 
 What is issued when, to whom, and what a failure is worth are pure functions of `issue` and
-`balance`; this module calls, waits and counts.
+`balance`; this module calls, waits and counts. What a group is for, its owner says.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 import grpc.aio
 import structlog
 from prometheus_client import Counter as Metric
 
-from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
+from flexmarl.contracts.v1 import experience_pb2, rollout_pb2, rollout_pb2_grpc
+from flexmarl.orchestrator.admission import Place
 from flexmarl.orchestrator.balance import choose_worker
 from flexmarl.orchestrator.calls import StoreLostError, fault_of, says
 from flexmarl.orchestrator.issue import Fault, decide, pause
@@ -25,11 +27,6 @@ from flexmarl.runtime.errors import JobFailedError
 GROUPS = Metric(
     "flexmarl_orchestrator_groups_total", "Groups by what became of one try.", ["result"]
 )
-
-Request = Callable[[int], rollout_pb2.RunGroupRequest]
-Answer = Callable[[int, rollout_pb2.GroupFinished], None]
-Hopeless = Callable[[int, str], Awaitable[None]]
-Stored = Callable[[], Awaitable[Iterable[int]]]
 
 QUIET_SECONDS = 10.0
 """A worker that goes on failing is not said again."""
@@ -51,8 +48,8 @@ class Workers:
 
     async def run(
         self, request: rollout_pb2.RunGroupRequest, seconds: float
-    ) -> rollout_pb2.GroupFinished:
-        """Have one group played; grpc.aio.AioRpcError as it comes."""
+    ) -> tuple[str, rollout_pb2.GroupFinished]:
+        """Have one group played: by whom, and what came of it. grpc.aio.AioRpcError as it comes."""
         now = time.monotonic()
         resting = {
             worker for worker, at in self._failed_at.items() if now - at < self._limits.resting
@@ -60,13 +57,20 @@ class Workers:
         worker = choose_worker(self._outstanding, resting)
         self._outstanding[worker] += 1
         try:
-            return await self._stubs[worker].RunGroup(request, timeout=seconds)
+            return worker, await self._stubs[worker].RunGroup(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             if fault_of(error) is Fault.PEER:
                 self._note(worker, error)
             raise
         finally:
             self._outstanding[worker] -= 1
+
+    async def place(
+        self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
+    ) -> None:
+        """Have a group that `worker` holds stored at `place`. grpc.aio.AioRpcError as it comes."""
+        request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
+        await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
 
     def _note(self, worker: str, error: grpc.aio.AioRpcError) -> None:
         """Let the worker rest; said once, however many groups it failed."""
@@ -78,107 +82,113 @@ class Workers:
         self._failed_at[worker] = now
 
 
-class Groups:
-    """Indexes 0..total-1 on their way to being done.
+class Owner(Protocol):
+    """What groups are for."""
 
-    `request(index)` makes a try's message, `answer` gets what a worker said of a group, `hopeless`
-    stores one that failed by its own fault too often. `done` are not played at all.
-    """
+    def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
+        """The message of one try, which is sent now; None: the group may not start yet."""
+
+    async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
+        """A worker's answer; False: the group is to be played again, at once."""
+
+    async def hopeless(self, group: Place, reason: str) -> None:
+        """Go on without a group that failed by its own fault too often."""
+
+
+class Groups:
+    """Groups on their way to being done. `run` must run while anything waits for them."""
 
     def __init__(
-        self,
-        workers: Workers,
-        limits: Limits,
-        *,
-        total: int,
-        episodes: int,
-        seconds: float,
-        request: Request,
-        answer: Answer,
-        hopeless: Hopeless,
-        done: Iterable[int] = (),
+        self, owner: Owner, workers: Workers, limits: Limits, *, episodes: int, seconds: float
     ) -> None:
-        self._workers, self._limits = workers, limits
-        self.total, self._seconds = total, seconds
-        self._capacity = workers.capacity(episodes)
-        self._request, self._answer, self._hopeless = request, answer, hopeless
-        self.done = set(done)
-        self.reissued = 0
-        self._in_flight: set[int] = set()
-        self._answered: set[int] = set()
-        self._failures: Counter[int] = Counter()
-        self._failing_since: dict[int, float] = {}
-        self._attempts: Counter[int] = Counter()
-        self._reasons: dict[int, str] = {}
+        """`episodes`: of each group; `seconds`: deadline of one try."""
+        self._owner, self._workers, self._limits = owner, workers, limits
+        self._seconds, self._room = seconds, workers.capacity(episodes)
+        self._waiting: set[Place] = set()
+        self._in_flight: set[Place] = set()
+        self.reissued: Counter[int] = Counter()
+        """Tries beyond the first, by the step of the group."""
+        self._failures: Counter[Place] = Counter()
+        self._failing_since: dict[Place, float] = {}
+        self._attempts: Counter[Place] = Counter()
+        self._reasons: dict[Place, str] = {}
         self._wake = asyncio.Event()
-        self.complete = asyncio.Event()
-        """Every group is done; cleared again when the store turns out to lack one."""
+        self._idle = asyncio.Event()
 
-    async def run(self, stored: Stored | None = None) -> None:
-        """Play until all are done.
+    def add(self, groups: Iterable[Place]) -> None:
+        """Have them played; those that are being played already are not played twice."""
+        self._waiting.update(group for group in groups if group not in self._in_flight)
+        self._idle.clear()
+        self.poke()
 
-        With `stored` go on until cancelled: every `Limits.confirm` seconds after completion ask
-        what the store holds, and play what it lacks.
-        """
+    def poke(self) -> None:
+        """Look again at who may start."""
+        self._wake.set()
+
+    async def idle(self) -> None:
+        """Return once everything that was added is done."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Play what is added until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
+                self._wake.clear()
                 self._start(tasks)
-                if len(self.done) < self.total:
-                    await self._wake.wait()
-                    self._wake.clear()
-                    continue
-                self.complete.set()
-                if stored is None:
-                    return
-                await asyncio.sleep(self._limits.confirm)
-                self._lost(set(await stored()))
+                if not self._waiting and not self._in_flight:
+                    self._idle.set()
+                await self._wake.wait()
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
         todo = decide(
-            self.total,
-            self.done,
-            self._in_flight,
+            self._waiting,
+            len(self._in_flight),
             self._failures,
             tries=self._limits.group_tries,
-            capacity=self._capacity,
+            room=self._room,
         )
-        self._in_flight.update(todo.indexes, todo.hopeless)
-        for index in todo.indexes:
-            tasks.create_task(self._play(index))
-        for index in todo.hopeless:
-            tasks.create_task(self._give_up(index))
+        for group in todo.hopeless:
+            self._take(group)
+            tasks.create_task(self._give_up(group))
+        for group in todo.go:
+            request = self._owner.request(group)
+            if request is not None:
+                self._take(group)
+                tasks.create_task(self._play(group, request))
 
-    def _lost(self, stored: set[int]) -> None:
-        lacking = self.done - stored
-        if lacking:
-            log.warning("groups are missing in the store and played again", indexes=sorted(lacking))
-            self.done -= lacking
-            self.reissued += len(lacking)
-            self.complete.clear()
+    def _take(self, group: Place) -> None:
+        self._waiting.discard(group)
+        self._in_flight.add(group)
 
-    async def _play(self, index: int) -> None:
+    def _leave(self, group: Place, *, again: bool) -> None:
+        self._in_flight.discard(group)
+        if again:
+            self._waiting.add(group)
+        self._wake.set()
+
+    async def _play(self, group: Place, request: rollout_pb2.RunGroupRequest) -> None:
+        again = True
         try:
-            finished = await self._workers.run(self._request(index), self._seconds)
+            worker, finished = await self._workers.run(request, self._seconds)
         except grpc.aio.AioRpcError as error:
             GROUPS.labels("failed").inc()
-            await self._failed(index, error)
+            await self.failed(group, error)
         else:
-            GROUPS.labels("duplicate" if finished.duplicate else "played").inc()
-            self._failing_since.pop(index, None)
-            self._attempts.pop(index, None)
-            self.done.add(index)
-            if index not in self._answered:  # one that was lost and played again counts once
-                self._answered.add(index)
-                self._answer(index, finished)
+            GROUPS.labels(_result(finished)).inc()
+            self._failing_since.pop(group, None)
+            self._attempts.pop(group, None)
+            again = not await self._owner.answer(group, worker, finished)
+            if not again:
+                self._failures.pop(group, None)
         finally:
-            self._in_flight.discard(index)
-            self._wake.set()
+            self._leave(group, again=again)
 
-    async def _failed(self, index: int, error: grpc.aio.AioRpcError) -> None:
+    async def failed(self, group: Place, error: grpc.aio.AioRpcError) -> None:
         """Count the failure and wait as long as the next try should."""
-        self._reasons[index] = says(error)
-        self._attempts[index] += 1
-        self.reissued += 1
+        self._reasons[group] = says(error)
+        self._attempts[group] += 1
+        self.reissued[group[0]] += 1
+        step, index = group
         match fault_of(error):
             case Fault.FATAL:
                 raise JobFailedError(f"a worker refuses to play: {says(error)}") from error
@@ -186,27 +196,38 @@ class Groups:
                 raise StoreLostError(f"group {index} was refused: {says(error)}") from error
             case Fault.GROUP:
                 final = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-                self._failures[index] += self._limits.group_tries if final else 1
-                log.warning("group failed", index=index, error=says(error), final=final)
+                self._failures[group] += self._limits.group_tries if final else 1
+                log.warning("group failed", step=step, index=index, error=says(error), final=final)
             case Fault.PEER:
                 now = time.monotonic()
-                since = self._failing_since.setdefault(index, now)
+                since = self._failing_since.setdefault(group, now)
                 if now - since > self._limits.unreachable:
                     raise JobFailedError(
                         f"group {index} could not be played for {self._limits.unreachable:g} s; "
                         f"last: {says(error)}"
                     ) from error
                 log.debug("group waits to be played again", index=index, error=says(error))
-        if self._failures[index] < self._limits.group_tries:
-            await asyncio.sleep(pause(self._attempts[index]))
+        if self._failures[group] < self._limits.group_tries:
+            await asyncio.sleep(pause(self._attempts[group]))
 
-    async def _give_up(self, index: int) -> None:
+    async def _give_up(self, group: Place) -> None:
         try:
-            reason = self._reasons[index]
-            log.error("group is given up", index=index, tries=self._failures[index], error=reason)
+            reason, (step, index) = self._reasons[group], group
+            log.error(
+                "group is given up",
+                step=step,
+                index=index,
+                tries=self._failures[group],
+                error=reason,
+            )
             GROUPS.labels("given-up").inc()
-            await self._hopeless(index, reason)
-            self.done.add(index)
+            await self._owner.hopeless(group, reason)
+            self._failures.pop(group, None)
         finally:
-            self._in_flight.discard(index)
-            self._wake.set()
+            self._leave(group, again=False)
+
+
+def _result(finished: rollout_pb2.GroupFinished) -> str:
+    if finished.dropped:
+        return "dropped"
+    return "duplicate" if finished.duplicate else "played"

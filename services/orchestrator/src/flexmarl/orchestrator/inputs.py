@@ -8,8 +8,9 @@ from typing import Any
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.data.sources import Record, load_records
-from flexmarl.data.tasks import Task, order_seed, task_of, tasks_of_step
+from flexmarl.data.tasks import Task, order_seed, task_of
 from flexmarl.orchestrator.limits import Limits
+from flexmarl.orchestrator.tasks import Tasks
 from flexmarl.runtime.settings import Settings
 
 
@@ -29,15 +30,15 @@ class Inputs:
         own = self.settings.run_dir / "checkpoints"
         return (own if uri is None else base / uri.removeprefix("file://")).absolute()
 
-    def tasks(self, step: int) -> list[Task]:
-        data, count = self.job.spec.data, self.job.spec.batch.tasks_per_step
-        seed = order_seed(data, self.job.spec.seed)
-        return tasks_of_step(self.records, seed, data.shuffle, step, count)
+    @property
+    def tasks(self) -> Tasks:
+        return Tasks(self.job.spec, self.records)
 
     def cursor(self, step: int) -> dict[str, Any]:
         """Where in its tasks the job stands: two jobs with one cursor go on in the same way."""
-        spec = self.job.spec
-        position = step * spec.batch.tasks_per_step
+        spec, difficulty = self.job.spec, self.job.spec.pipeline.difficulty
+        candidates = difficulty.candidates if difficulty else 1
+        position = step * spec.batch.tasks_per_step * candidates
         return {
             "position": position,
             "epoch": position // len(self.records),
@@ -47,6 +48,7 @@ class Inputs:
             "shuffle": spec.data.shuffle,
             "order_seed": order_seed(spec.data, spec.seed),
             "seed": spec.seed,
+            "candidates": candidates,
         }
 
 
@@ -58,4 +60,7 @@ def read_inputs(job: MARLJob, settings: Settings, limits: Limits) -> Inputs:
     if spec.eval is not None:
         found = load_records(spec.eval.data, base, spec.eval.seed, field="spec.eval.data")
         held_out = [task_of(found, row) for row in range(len(found))][: spec.eval.tasks]
-    return Inputs(job, settings, limits, records, held_out)
+    inputs = Inputs(job, settings, limits, records, held_out)
+    for row in range(len(records)):
+        inputs.tasks.participants(task_of(records, row))
+    return inputs

@@ -1,37 +1,36 @@
-"""Which groups of a step to issue, and what a failed one is worth; pure."""
+"""Which groups to issue, and what a failed one is worth; pure."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from flexmarl.orchestrator.admission import Place
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What to do now: `indexes` go to workers, `hopeless` are stored empty."""
+    """What to do now: `go` may be issued, in this order; `hopeless` are stored empty."""
 
-    indexes: tuple[int, ...]
-    hopeless: tuple[int, ...]
+    go: tuple[Place, ...]
+    hopeless: tuple[Place, ...]
 
 
 def decide(
-    total: int,
-    done: Set[int],
-    in_flight: Set[int],
-    failures: Mapping[int, int],
+    waiting: Iterable[Place],
+    in_flight: int,
+    failures: Mapping[Place, int],
     *,
     tries: int,
-    capacity: int,
+    room: int,
 ) -> Issue:
-    """What of the indexes 0..total-1 is to be issued.
+    """What of the `waiting` groups is to be issued, the earliest place first.
 
-    `done` are stored or given up, `in_flight` are being played or wait for their next try,
-    `failures` counts what each index failed by its own fault. At most `capacity` are in flight.
+    `failures` counts what each failed by its own fault. At most `room` are to be in flight.
     """
-    open_ones = [index for index in range(total) if index not in done and index not in in_flight]
-    hopeless = tuple(index for index in open_ones if failures.get(index, 0) >= tries)
-    room = max(0, capacity - len(in_flight))
-    fresh = [index for index in open_ones if failures.get(index, 0) < tries]
-    return Issue(tuple(fresh[:room]), hopeless)
+    ordered = sorted(waiting)
+    hopeless = tuple(place for place in ordered if failures.get(place, 0) >= tries)
+    fresh = [place for place in ordered if failures.get(place, 0) < tries]
+    return Issue(tuple(fresh[: max(0, room - in_flight)]), hopeless)
 
 
 class Fault(Enum):

@@ -24,6 +24,8 @@ class Limits:
     """From the last group's end to the trained version."""
     group_slack: float = 300
     """What RunGroup may take beyond the timeouts of episode and reward that the worker keeps."""
+    place: float = 60
+    """For one group to be stored by the worker that holds it."""
     answers: float = 10
     """For answers of groups that the trainers have seen already."""
     watch: float = 0.5

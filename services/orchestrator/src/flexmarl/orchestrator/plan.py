@@ -35,16 +35,24 @@ def group_seconds(spec: MARLJobSpec, slack: float) -> float:
 
 
 def train_request(
-    job: MARLJob, task: Task, group: experience_pb2.GroupId, routes: list[rollout_pb2.Route]
+    job: MARLJob,
+    task: Task,
+    group: experience_pb2.GroupId,
+    routes: list[rollout_pb2.Route],
+    *,
+    refill: int = 0,
 ) -> rollout_pb2.RunGroupRequest:
-    """One group of a step."""
+    """One group of a step; `refill`: how many tasks were dropped from its place before."""
     size = job.spec.batch.group_size
+    names: list[str | int] = ["group", group.step, group.index]
+    if refill:
+        names.append(refill)
     return rollout_pb2.RunGroupRequest(
         id=group,
         task_id=task.id,
         task=json.dumps(task.record),
         episodes=size,
-        seed=derive_seed(job.spec.seed, "group", group.step, group.index),
+        seed=derive_seed(job.spec.seed, *names),
         routes=routes,
         purpose=rollout_pb2.TRAIN,
         transcripts=group.index < math.ceil(EPISODES_SHOWN / size),

@@ -23,6 +23,10 @@ class Position:
     """The last one: the job falls back to it."""
     idle: int = 0
     """Steps in a row that updated no policy."""
+    draws: str = ""
+    """Of partial rollouts: what was drawn and where it lies (`draws.Draws.dump`)."""
+    refills: str = ""
+    """Of places whose tasks were dropped: how often."""
     discard: bool = False
     """The job fell back to here and not all policies have followed: anything newer that they hold
     belongs to a history that is not the job's any more."""
@@ -35,14 +39,17 @@ class Position:
             "started": repr(self.started),
             "checkpoint": str(self.checkpoint.directory) if self.checkpoint else "",
             "idle": str(self.idle),
+            "draws": self.draws,
+            "refills": self.refills,
             "discard": "yes" if self.discard else "no",
         }
 
 
 def fall_back(position: Position) -> Position:
     """The last checkpoint, or the very start: version 0 can be made again from the job file."""
-    step = position.checkpoint.step if position.checkpoint else 0
-    return Position(step, position.started, position.checkpoint, discard=True)
+    checkpoint = position.checkpoint
+    step, draws = (checkpoint.step, checkpoint.draws) if checkpoint else (0, "")
+    return Position(step, position.started, checkpoint, draws=draws, discard=True)
 
 
 def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
@@ -55,6 +62,8 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
         started=float(fields["started"]),
         checkpoint=checkpoint_at(Path(directory), inputs) if directory else None,
         idle=int(fields["idle"]),
+        draws=fields["draws"],
+        refills=fields["refills"],
         discard=fields["discard"] == "yes",
     )
 
@@ -65,7 +74,7 @@ def from_disk(inputs: Inputs, now: float) -> Position | None:
     if not found:
         return None
     checkpoint = checkpoint_at(found[-1], inputs)
-    return Position(checkpoint.step, now, checkpoint, discard=True)
+    return Position(checkpoint.step, now, checkpoint, draws=checkpoint.draws, discard=True)
 
 
 def checkpoint_at(directory: Path, inputs: Inputs) -> Checkpoint:

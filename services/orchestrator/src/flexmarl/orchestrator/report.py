@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from prometheus_client import Gauge
 
-from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.rundir import Phase, RunDir
 
 STEP = Gauge("flexmarl_orchestrator_step", "The step in progress; at the end, all of them.")
 SECONDS = 0.25
 """Between two looks at whether anything changed."""
+
+Counts = Callable[[], tuple[int, int]]
+"""Groups done, and all of them."""
 
 
 class Report:
@@ -21,12 +24,12 @@ class Report:
     def __init__(self, files: RunDir, steps: int) -> None:
         self._files, self._steps = files, steps
         self._phase, self._step, self._message = Phase.STARTING, 0, ""
-        self._groups: Groups | None = None
+        self._groups: Counts | None = None
         self._said: dict[str, object] = {}
         self._serial = 0
 
     def now(
-        self, phase: Phase, step: int | None = None, message: str = "", groups: Groups | None = None
+        self, phase: Phase, step: int | None = None, message: str = "", groups: Counts | None = None
     ) -> None:
         self._phase, self._message, self._groups = phase, message, groups
         if step is not None:
@@ -35,7 +38,7 @@ class Report:
 
     async def say(self) -> None:
         """Write it unless that has been said."""
-        done, total = (len(self._groups.done), self._groups.total) if self._groups else (0, 0)
+        done, total = self._groups() if self._groups else (0, 0)
         value: dict[str, object] = {
             "phase": self._phase.value,
             "step": self._step,

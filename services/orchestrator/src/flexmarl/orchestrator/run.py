@@ -17,6 +17,7 @@ import structlog
 from prometheus_client import Counter
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.orchestrator.admission import open_steps
 from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
 from flexmarl.orchestrator.engines import Engines
 from flexmarl.orchestrator.groups import Workers
@@ -122,7 +123,7 @@ class Run:
         if resume_from := self._inputs.settings.resume_from:
             start = await asyncio.to_thread(checkpoint_at, Path(resume_from), self._inputs)
             log.info("resuming", step=start.step, checkpoint=resume_from)
-            self._position = Position(start.step, time.time(), start)
+            self._position = Position(start.step, time.time(), start, draws=start.draws)
         return False
 
     async def _recover(self, error: StateLostError | StoreLostError) -> None:
@@ -190,20 +191,28 @@ class Run:
         if position.step:
             await experience.close_step(self._incarnation, position.step - 1)
 
-    async def _stored(self, training: Training) -> frozenset[int]:
-        """What the store holds of the step. A policy may be ahead of the others by this step, but
-        then nothing of it can be played again, so the store must hold all of it."""
-        step = self._position.step
-        found = await self._services.experience.stored(step)
-        if found.closed:
-            raise StateLostError(f"the store has closed step {step}, at which the job stands")
-        lacking = self._job.spec.batch.tasks_per_step - len(found.indexes)
+    async def _stored(self, training: Training) -> dict[int, frozenset[int]]:
+        """What the store holds of the steps that are open, by step. A policy may be ahead of the
+        others by this step, but then nothing of it can be played again as it was, so the store
+        must hold all of it."""
+        spec, step = self._job.spec, self._position.step
+        held = {}
+        for number in open_steps(step, spec.steps, spec.pipeline.max_staleness + 1):
+            found = await self._services.experience.stored(number)
+            if found.closed:
+                raise StateLostError(
+                    f"the store has closed step {number}, the job stands at {step}"
+                )
+            held[number] = found.indexes
+        if step == spec.steps:
+            return held
+        lacking = spec.batch.tasks_per_step - len(held[step])
         ahead = [name for name, weights in training.weights.items() if weights.version > step]
         if ahead and lacking:
             raise StateLostError(
                 f"{', '.join(ahead)} finished step {step}, the store lacks {lacking} of its groups"
             )
-        return found.indexes
+        return held
 
     async def _guard(self) -> None:
         """Until cancelled, see to it that the store knows us and nobody above us."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ SOLVED = 1.0
 class AgentScore:
     """Sums over one agent's episodes."""
 
-    rewards: float = 0.0
+    rewards: list[float] = field(default_factory=list)
     right: int = 0
     scored: int = 0
     unscorable: int = 0
@@ -27,7 +28,8 @@ class AgentScore:
     @property
     def reward(self) -> float | None:
         """Mean over the scored episodes; None without any."""
-        return self.rewards / self.scored if self.scored else None
+        # fsum rounds once: the mean does not depend on the order in which groups were done
+        return math.fsum(self.rewards) / self.scored if self.scored else None
 
     @property
     def accuracy(self) -> float | None:
@@ -107,10 +109,23 @@ def _count(score: AgentScore, stats: rollout_pb2.AgentStats, outcome: str) -> No
     score.sampled_tokens += stats.sampled_tokens
     if stats.HasField("reward"):
         score.scored += 1
-        score.rewards += stats.reward
+        score.rewards.append(stats.reward)
         score.right += stats.reward >= SOLVED
     elif stats.turns or outcome != "ok":
         score.unscorable += 1
+
+
+def solved(group: rollout_pb2.GroupFinished) -> dict[str, tuple[float, int]]:
+    """Accuracy and number of scored episodes of each agent that had one in the group."""
+    rewards: dict[str, list[float]] = {}
+    for episode in group.episodes:
+        for agent, stats in episode.agents.items():
+            if stats.HasField("reward"):
+                rewards.setdefault(agent, []).append(stats.reward)
+    return {
+        agent: (sum(reward >= SOLVED for reward in own) / len(own), len(own))
+        for agent, own in sorted(rewards.items())
+    }
 
 
 def mean_of(values: list[float | None]) -> float | None:

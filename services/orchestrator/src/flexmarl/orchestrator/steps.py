@@ -3,16 +3,21 @@
 A finished step is written down in an order that makes every crash harmless: the trainers have
 committed, then metrics, then the checkpoint's manifest, then the store's `step`, then the step is
 closed. Whoever takes over before the store knows plays an empty step: all of it is stored already.
+
+Groups are played by `rollouts` meanwhile, those of later steps too as far as staleness allows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import structlog
+from prometheus_client import Histogram
 
+from flexmarl.contracts.v1.weights_pb2 import WeightsRef
 from flexmarl.orchestrator import checkpoint as checkpoints
 from flexmarl.orchestrator.checkpoint import Checkpoint
 from flexmarl.orchestrator.evaluation import Evaluation
@@ -20,10 +25,17 @@ from flexmarl.orchestrator.inputs import Inputs
 from flexmarl.orchestrator.plan import checkpoint_due, eval_due
 from flexmarl.orchestrator.position import Position
 from flexmarl.orchestrator.report import Report
-from flexmarl.orchestrator.rundir import Phase, RunDir, lines
+from flexmarl.orchestrator.rollouts import Rollouts
+from flexmarl.orchestrator.rundir import Line, Phase, RunDir, lines
 from flexmarl.orchestrator.step import Finished, Parts, Step
-from flexmarl.orchestrator.training import Standing
+from flexmarl.orchestrator.training import Order, Standing
 from flexmarl.runtime.errors import JobFailedError
+
+STEP_SECONDS = Histogram(
+    "flexmarl_orchestrator_step_seconds",
+    "Time of one step.",
+    buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000),
+)
 
 log = structlog.get_logger()
 
@@ -43,55 +55,160 @@ class Steps:
         keep: Callable[[Position], Awaitable[None]],
     ) -> None:
         self._inputs, self._parts, self._incarnation = inputs, parts, incarnation
+        self._spec = inputs.job.spec
         self._position, self._keep = position, keep
+        self._keeping = asyncio.Lock()
         self._files, self._report = files, report
         self._evaluated: list[int] = []
+        self._agents = {
+            policy: [agent.name for agent in self._spec.agents_of(policy)]
+            for policy in self._spec.trained_policies
+        }
 
-    async def run(self, stored: frozenset[int]) -> None:
-        """`stored`: what the store holds of the first step already."""
+    async def run(self, stored: Mapping[int, frozenset[int]]) -> None:
+        """`stored`: what the store holds already of the steps that are open, by step."""
         known = await asyncio.to_thread(lines, self._files.evals)
         self._evaluated = [line["step"] for line in known]
-        while self._position.step < self._inputs.job.spec.steps:
-            await self._evaluate()
-            await self._step(stored)
-            stored = frozenset()
-        await self._evaluate()
+        rollouts = Rollouts(
+            self._parts,
+            self._inputs.tasks,
+            self._incarnation,
+            version=self._position.step,
+            stored=stored,
+            draws=self._position.draws,
+            refills=self._position.refills,
+            remember=lambda: self._move(rollouts),
+        )
+        async with asyncio.TaskGroup() as background:
+            playing = background.create_task(rollouts.run())
+            while True:
+                await self._evaluate()
+                rollouts.stand_at(self._position.step, await self._history())
+                if self._position.step == self._spec.steps:
+                    break
+                await self._step(rollouts)
+            playing.cancel()
 
     async def _evaluate(self) -> None:
         """The version that the job stands at, unless that is not due or was done."""
         version = self._position.step
-        if not eval_due(self._inputs.job.spec, version, self._evaluated):
+        if not eval_due(self._spec, version, self._evaluated):
             return
         evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs.held_out)
-        self._report.now(Phase.EVALUATING, version, groups=evaluation.groups)
+        self._report.now(Phase.EVALUATING, version, groups=evaluation.progress)
         line = await evaluation.run()
         await asyncio.to_thread(self._files.append, self._files.evals, [line])
         self._evaluated.append(version)
         log.info("evaluated", version=version, seconds=round(line["seconds"], 2))
 
-    async def _step(self, stored: frozenset[int]) -> None:
+    async def _step(self, rollouts: Rollouts) -> None:
         position, number = self._position, self._position.step
-        step = Step(self._parts, self._incarnation, self._inputs.tasks(number), stored)
-        self._report.now(Phase.RUNNING, number, groups=step.groups)
+        step = rollouts.step(number)
+        self._report.now(Phase.RUNNING, number, groups=lambda: (len(step.done), step.total))
         saving = self._checkpoint(number + 1)
         if saving is not None:
             await asyncio.to_thread(checkpoints.begin, saving.directory)
         standing = Standing(number, position.checkpoint, position.discard)
-        finished = await step.run(standing, saving.directory if saving else None)
+        finished = await self._train(step, standing, saving, rollouts)
+        if saving is not None:
+            saving = replace(saving, draws=rollouts.draws(trained_to=number + 1))
+        if not self._spec.pipeline.difficulty and not eval_due(
+            self._spec, number + 1, self._evaluated
+        ):
+            rollouts.stand_at(number + 1)  # plays on while this is written down
         await asyncio.to_thread(self._write, finished, saving)
-        self._position = replace(
-            position,
-            step=number + 1,
-            checkpoint=saving or position.checkpoint,
-            idle=0 if finished.updated else position.idle + 1,
+        await self._move(
+            rollouts,
+            lambda before: replace(
+                before,
+                step=number + 1,
+                checkpoint=saving or before.checkpoint,
+                idle=0 if finished.updated else before.idle + 1,
+            ),
         )
-        await self._keep(self._position)
         await self._parts.experience.close_step(self._incarnation, number)
         self._must_learn(finished)
 
+    async def _train(
+        self, step: Step, standing: Standing, saving: Checkpoint | None, rollouts: Rollouts
+    ) -> Finished:
+        """Train the step as its groups come, and have the engines follow.
+
+        JobFailedError: no episode of the whole step could be scored, or a trainer hangs.
+        """
+        started = time.monotonic()
+        order = Order(
+            standing,
+            step.total,
+            saving.directory if saving else None,
+            lambda: {policy: step.sampled(agents) for policy, agents in self._agents.items()},
+            self._published,
+        )
+        async with asyncio.TaskGroup() as background:
+            overseeing = background.create_task(self._oversee(step))
+            trained = await self._parts.training.step(order)
+            ended = time.monotonic()
+            await self._last_answers(step)
+            overseeing.cancel()
+            staleness = rollouts.staleness(step.number)
+            if not self._spec.pipeline.max_staleness:
+                await self._parts.engines.ready()
+        step.must_have_scored()
+        step.counts["groups-reissued"] += rollouts.reissued(step.number)
+        now = time.monotonic()
+        STEP_SECONDS.observe(now - started)
+        seconds = {
+            "step": now - started,
+            "rollout": max(0.0, (step.complete_at or now) - started),
+            "train": max(
+                (t.metrics.get("train_seconds", 0.0) for t in trained.values()), default=0
+            ),
+            "sync": max(0.0, now - ended),
+            "checkpoint": max((t.seconds_saving for t in trained.values()), default=0.0),
+        }
+        return step.finished(seconds, staleness, trained)
+
+    def _published(self, policy: str, weights: WeightsRef) -> None:
+        self._parts.engines.want(policy, weights)
+
+    async def _oversee(self, step: Step) -> None:
+        """Fail when nothing can come of the step's groups any more."""
+        await step.complete.wait()
+        step.must_have_scored()
+        await asyncio.sleep(self._parts.limits.train_tail)
+        raise JobFailedError(
+            f"step {step.number}: all groups were played {self._parts.limits.train_tail:g} s ago "
+            f"and the trainers are not done; see their logs"
+        )
+
+    async def _last_answers(self, step: Step) -> None:
+        """A trainer may be done before the last answer is here; that one is still worth having."""
+        try:
+            async with asyncio.timeout(self._parts.limits.answers):
+                await step.complete.wait()
+        except TimeoutError:
+            log.warning("answers of some groups did not come", step=step.number)
+
+    async def _move(
+        self, rollouts: Rollouts, move: Callable[[Position], Position] = lambda same: same
+    ) -> None:
+        """Keep where the job stands, with what is drawn and refilled."""
+        async with self._keeping:  # one after the other: the last one counts
+            before, moved = self._position.step, move(self._position)
+            if moved.step > before:
+                rollouts.close(before)
+            self._position = replace(moved, draws=rollouts.draws(), refills=rollouts.refills())
+            await self._keep(self._position)
+
+    async def _history(self) -> list[Line]:
+        """Metrics of all finished steps, where tasks are chosen by them."""
+        if not self._spec.pipeline.difficulty:
+            return []
+        return await asyncio.to_thread(lines, self._files.metrics)
+
     def _checkpoint(self, version: int) -> Checkpoint | None:
         """The one to be made at `version`, if any."""
-        if not checkpoint_due(self._inputs.job.spec, version):
+        if not checkpoint_due(self._spec, version):
             return None
         last, uid = self._position.checkpoint, self._inputs.settings.job_uid
         before = tuple(name for name in (last.lineage if last else ()) if name != uid)
@@ -110,7 +227,7 @@ class Steps:
             self._inputs.cursor(saving.step),
             incarnation=self._incarnation,
         )
-        keep = self._inputs.job.spec.checkpoint.keep
+        keep = self._spec.checkpoint.keep
         gone = checkpoints.prune(self._inputs.checkpoints, keep, saving.lineage)
         log.info("checkpoint", step=saving.step, pruned=[directory.name for directory in gone])
 

@@ -1,0 +1,53 @@
+"""Which task teaches most: Thompson sampling from what is known of each task's solve rate; pure.
+
+A task's solve rate has a Beta posterior from Beta(1, 1), older evidence discounted at each new
+piece, since policies change. A place of a step draws a rate for each of its candidates and takes
+the one nearest to the target. Candidates are the next tasks of the data's order, so that each is
+considered once per epoch, and everything follows from (seed, outcomes of earlier steps).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """Beta(1 + solved, 1 + failed) of one task's solve rate."""
+
+    solved: float = 0.0
+    failed: float = 0.0
+
+    def after(self, accuracy: float, episodes: float, discount: float) -> Posterior:
+        """With the evidence of one more group, of `episodes` scored ones, `accuracy` in [0, 1]."""
+        return Posterior(
+            discount * self.solved + accuracy * episodes,
+            discount * self.failed + (1 - accuracy) * episodes,
+        )
+
+    def draw(self, source: random.Random) -> float:
+        return source.betavariate(1 + self.solved, 1 + self.failed)
+
+
+Outcome = tuple[str, float, int]
+"""Task id, accuracy, scored episodes."""
+
+
+def posteriors(outcomes: Iterable[Outcome], discount: float) -> dict[str, Posterior]:
+    """What is known of each task after `outcomes`, oldest first."""
+    known: dict[str, Posterior] = {}
+    for task, accuracy, episodes in outcomes:
+        if episodes:
+            known[task] = known.get(task, Posterior()).after(accuracy, episodes, discount)
+    return known
+
+
+def choose(
+    candidates: Sequence[str], known: Mapping[str, Posterior], target: float, seed: int
+) -> int:
+    """The number of the candidate whose drawn solve rate is nearest to `target`."""
+    source = random.Random(seed)
+    rates = [known.get(task, Posterior()).draw(source) for task in candidates]
+    return min(range(len(rates)), key=lambda number: abs(rates[number] - target))

@@ -1,0 +1,159 @@
+"""Partial rollouts: which draws are to be issued, are being played, are whole, and where they went.
+
+State only, no I/O. A draw is the n-th task of the data; steps take whichever draws are whole first,
+as long as those that would become too old find a place too (`admission`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flexmarl.orchestrator.admission import Place, due, fits, may_take
+
+
+@dataclass(slots=True)
+class Draws:
+    """The draws of a job of `steps` steps with `per_step` places each, from `step` on."""
+
+    steps: int
+    per_step: int
+    staleness: int
+    step: int = 0
+    """The first step with open places or places not yet trained."""
+    next: int = 0
+    """Draws from here on were never issued."""
+    pending: set[int] = field(default_factory=set)
+    """To be issued (again)."""
+    playing: dict[int, int] = field(default_factory=dict)
+    """Draw -> version that the job stood at when it was issued: none of its tokens is older."""
+    whole: dict[int, int] = field(default_factory=dict)
+    """Draw -> the oldest version of its tokens, in the order in which they became whole."""
+    placed: dict[Place, int] = field(default_factory=dict)
+    """Of steps from `step` on."""
+    holes: dict[int, Place] = field(default_factory=dict)
+    """Draws that must go back where they were: the store lost them."""
+
+    def _free(self) -> tuple[int, list[int]]:
+        """The first step with an open place; open places from there to the last step in reach."""
+        reach = range(self.step, min(self.step + 2 * self.staleness + 2, self.steps))
+        taken = dict.fromkeys(reach, 0)
+        for step, _ in (*self.placed, *self.holes.values()):
+            taken[step] += 1
+        first = next((step for step in reach if taken[step] < self.per_step), reach.stop)
+        return first, [self.per_step - taken[step] for step in range(first, reach.stop)]
+
+    def _deadlines(self) -> dict[int, int]:
+        known = self.playing | self.whole
+        return {
+            draw: due(version, self.staleness, self.steps)
+            for draw, version in known.items()
+            if draw not in self.holes
+        }
+
+    def may_issue(self, draw: int, version: int) -> bool:
+        """Whether it may start (again) while the job stands at `version`."""
+        if draw in self.holes or draw in self.playing:  # its place is kept already
+            return True
+        if draw // self.per_step > version + self.staleness:  # not drawn yet, see `tasks`
+            return False
+        first, free = self._free()
+        deadlines = [*self._deadlines().values(), due(version, self.staleness, self.steps)]
+        return fits(deadlines, first, free)
+
+    def issue(self, draw: int, version: int) -> None:
+        self.pending.discard(draw)
+        self.next = max(self.next, draw + 1)
+        self.playing[draw] = version
+
+    def again(self, draw: int) -> None:
+        """It failed, or whoever had it is gone: to be issued again."""
+        self.playing.pop(draw, None)
+        self.whole.pop(draw, None)
+        for place in [place for place, known in self.placed.items() if known == draw]:
+            del self.placed[place]
+        self.pending.add(draw)
+
+    def lost(self, place: Place) -> int:
+        """The store lost what was placed there; the draw that goes back there."""
+        draw = self.placed.pop(place)
+        self.holes[draw] = place
+        self.pending.add(draw)
+        return draw
+
+    def finish(self, draw: int, oldest: int) -> None:
+        """It is whole; `oldest`: version of any of its tokens."""
+        started = self.playing.pop(draw)
+        self.whole[draw] = max(oldest, started)
+
+    def place(self, version: int) -> tuple[int, Place] | None:
+        """Give the next whole draw its place; None: there is none that may have one now."""
+        for draw in self.whole:
+            if draw in self.holes:
+                return self._put(draw, self.holes.pop(draw))
+        first, free = self._free()
+        if first > min(version + self.staleness, self.steps - 1):
+            return None
+        deadlines = self._deadlines()
+        for draw in sorted(self.whole, key=lambda whole: deadlines[whole]):  # stable: then by age
+            others = [deadline for other, deadline in deadlines.items() if other != draw]
+            if may_take(deadlines[draw], others, first, free):
+                used = {
+                    index for step, index in (*self.placed, *self.holes.values()) if step == first
+                }
+                index = next(at for at in range(self.per_step) if at not in used)
+                return self._put(draw, (first, index))
+        return None
+
+    def _put(self, draw: int, place: Place) -> tuple[int, Place]:
+        del self.whole[draw]
+        self.placed[place] = draw
+        return draw, place
+
+    def close(self, step: int) -> None:
+        """That step is trained."""
+        self.step = step + 1
+        self.placed = {place: draw for place, draw in self.placed.items() if place[0] > step}
+
+    def knows(self, draw: int) -> bool:
+        """Whether it was issued and its step is not trained."""
+        places = (self.pending, self.playing, self.whole, self.placed.values())
+        return any(draw in where for where in places)
+
+    def dump(self, *, trained_to: int | None = None) -> str:
+        """As the store or, at a border between steps, a checkpoint keeps it.
+
+        `trained_to`: what was placed in this step and later ones counts as not drawn.
+        """
+        kept = {} if trained_to is not None else self.placed
+        unplaced = self.pending | set(self.playing) | set(self.whole)
+        if trained_to is not None:
+            unplaced |= {draw for (step, _), draw in self.placed.items() if step >= trained_to}
+        return json.dumps(
+            {
+                "next": self.next,
+                "pending": sorted(unplaced),
+                "placed": [[*place, draw] for place, draw in sorted(kept.items())],
+            }
+        )
+
+
+def restored(text: str, fresh: Draws, stored: Iterable[Place]) -> Draws:
+    """What `dump` kept, for a new incarnation: nothing is being played any more.
+
+    A placed draw that is not among the `stored` places never got there: it is to be issued again.
+    """
+    known: dict[str, Any] = json.loads(text) if text else {"next": fresh.step * fresh.per_step}
+    fresh.next = known["next"]
+    fresh.pending = set(known.get("pending", ()))
+    there = set(stored)
+    for step, index, draw in known.get("placed", ()):
+        if step < fresh.step:
+            continue
+        if (step, index) in there:
+            fresh.placed[step, index] = draw
+        else:
+            fresh.pending.add(draw)
+    return fresh

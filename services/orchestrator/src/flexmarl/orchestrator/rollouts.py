@@ -1,0 +1,336 @@
+"""Plays the groups of every open step: which may start, with which task, and where they belong.
+
+`admission` decides who may start and who gets which place, `draws` keeps the books of partial
+rollouts, `tasks` says what is played. Here they meet the workers and the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+from prometheus_client import Gauge
+
+from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
+from flexmarl.data.difficulty import Posterior
+from flexmarl.data.tasks import Task
+from flexmarl.experience.samples import GroupId, PolicySamples
+from flexmarl.orchestrator.admission import Place, admits, due, open_steps
+from flexmarl.orchestrator.calls import fault_of, says
+from flexmarl.orchestrator.draws import Draws, restored
+from flexmarl.orchestrator.groups import Groups
+from flexmarl.orchestrator.issue import Fault, pause
+from flexmarl.orchestrator.plan import group_seconds, train_request
+from flexmarl.orchestrator.step import Parts, Step
+from flexmarl.orchestrator.tasks import Tasks
+
+STALENESS = Gauge(
+    "flexmarl_orchestrator_staleness_versions",
+    "Versions between a group's oldest token and the job, the largest by where the group is.",
+    ["where"],
+)
+OPEN_STEPS = Gauge("flexmarl_orchestrator_open_steps", "Steps of which groups are played.")
+
+PLACE_TRIES = 8
+"""Of a worker that does not answer: it may be restarting, and then has forgotten the group."""
+
+log = structlog.get_logger()
+
+
+class Rollouts:
+    """The groups of one incarnation. `run` must run while anything waits for them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        tasks: Tasks,
+        incarnation: int,
+        *,
+        version: int,
+        stored: Mapping[int, frozenset[int]],
+        draws: str,
+        refills: str,
+        remember: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`version`: at which the job stands. `stored`: what the store holds already, by step.
+        `draws` and `refills`: as they were when last kept; `remember` keeps them again.
+        """
+        spec = parts.job.spec
+        self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
+        self._stored, self._remember = stored, remember
+        self._total, self._staleness = spec.batch.tasks_per_step, spec.pipeline.max_staleness
+        self._ahead = self._staleness + (spec.workflow.participants is not None)
+        self._most_refills = spec.pipeline.filter.max_refills if spec.pipeline.filter else 0
+        self._trained = spec.trained_policies
+        self._version = version
+        self._lines: Sequence[Mapping[str, Any]] = ()
+        self._steps: dict[int, Step] = {}
+        self._known: dict[int, dict[str, Posterior]] = {}
+        self._started: dict[Place, int] = {}
+        self._refills: Counter[Place] = Counter(_places(refills))
+        self._draws: Draws | None = None
+        if spec.pipeline.partial_rollout:
+            places = [(step, index) for step, own in stored.items() for index in own]
+            fresh = Draws(spec.steps, self._total, self._staleness, version)
+            self._draws = restored(draws, fresh, places)
+        self._held: dict[int, tuple[str, rollout_pb2.GroupFinished | str]] = {}
+        self._placing = asyncio.Event()
+        self._groups = Groups(
+            self,
+            parts.workers,
+            parts.limits,
+            episodes=spec.batch.group_size,
+            seconds=group_seconds(spec, parts.limits.group_slack),
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. JobFailedError, StoreLostError: it cannot go on like this."""
+        self._parts.engines.on_change = self._groups.poke
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._groups.run())
+            tasks.create_task(self._confirm())
+            if self._draws is not None:
+                tasks.create_task(self._place_whole(self._draws, tasks))
+
+    def step(self, number: int) -> Step:
+        """One that is open."""
+        return self._steps[number]
+
+    def stand_at(self, version: int, lines: Sequence[Mapping[str, Any]] = ()) -> None:
+        """The job has this version: open the steps that may be played now.
+
+        `lines`: the metrics of all finished steps, where tasks are chosen by difficulty.
+        """
+        spec = self._parts.job.spec
+        self._version, self._lines = version, lines
+        for number in open_steps(version, spec.steps, self._ahead):
+            if number not in self._steps:
+                self._open(number)
+        OPEN_STEPS.set(len(self._steps))
+        self._groups.poke()
+        self._placing.set()
+
+    def _open(self, number: int) -> None:
+        stored = self._stored.get(number, frozenset())
+        places = [(number, index) for index in range(self._total)]
+        if self._draws is None:
+            tasks = {index: self._task((number, index)) for _, index in places}
+            step = Step(self._parts.job, number, self._total, tasks, stored)
+            self._groups.add(place for place in places if place[1] not in stored)
+        else:
+            placed = self._draws.placed
+            there = {index for _, index in places if (number, index) in placed}
+            tasks = {index: self._task(self._nominal(placed[number, index])) for index in there}
+            step = Step(self._parts.job, number, self._total, tasks, there)
+            gone = set(placed.values())
+            fresh = {self._draw(place) for place in places} - gone
+            unplaced = {draw for draw in fresh if draw >= self._draws.next}
+            # What was drawn before is issued again, whichever step it was drawn for.
+            self._groups.add(self._nominal(draw) for draw in unplaced | self._draws.pending)
+        self._steps[number] = step
+
+    def close(self, number: int) -> None:
+        """That step is trained."""
+        del self._steps[number]
+        if self._draws is not None:
+            self._draws.close(number)
+        for place in [place for place in self._started if self._over(place, number)]:
+            del self._started[place]
+        for place in [place for place in self._refills if self._over(place, number)]:
+            del self._refills[place]
+        for step in [step for step in self._known if step < number - self._ahead]:
+            del self._known[step]
+
+    def _over(self, group: Place, number: int) -> bool:
+        """Whether nothing of the group is left once step `number` is trained."""
+        if self._draws is None:
+            return group[0] <= number
+        return not self._draws.knows(self._draw(group))
+
+    def draws(self, *, trained_to: int | None = None) -> str:
+        """For the store, or for the checkpoint at `trained_to`; see `Position`."""
+        return "" if self._draws is None else self._draws.dump(trained_to=trained_to)
+
+    def refills(self) -> str:
+        """For the store; see `Position`."""
+        return json.dumps([[*place, count] for place, count in sorted(self._refills.items())])
+
+    def staleness(self, number: int) -> dict[str, int]:
+        """In versions, the largest of what is in flight, queued, and trained in step `number`."""
+        flying = [self._version - version for version in self._flying().values()]
+        queued = [
+            self._version - step.oldest(self._version)
+            for later, step in self._steps.items()
+            if later != number
+        ]
+        trained = number - self.step(number).oldest(number)
+        found = {
+            "in_flight": max(flying, default=0),
+            "queued": max(queued, default=0),
+            "trained": trained,
+        }
+        for where, versions in found.items():
+            STALENESS.labels(where).set(versions)
+        return found
+
+    # What `Groups` asks of its owner.
+
+    def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
+        engines, task = self._parts.engines, self._task(group)
+        policies = self._tasks.participants(task)
+        needed = self._parts.job.spec.local_policies if policies is None else policies
+        versions = [engines.version(policy) for policy in needed]
+        if self._draws is None:
+            newest = group[0]
+            oldest = max(0, newest - self._staleness)
+            if not admits(newest, versions, self._staleness):
+                return None
+        else:
+            draw, oldest = self._draw(group), self._version
+            if not admits(oldest, versions, 0) or not self._draws.may_issue(draw, oldest):
+                return None
+            newest = due(oldest, self._staleness, self._parts.job.spec.steps)
+            self._draws.issue(draw, oldest)
+        self._started[group] = self._version
+        routes = engines.routes(newest, oldest if self._staleness else None, policies)
+        refill = self._refills[group]
+        request = train_request(self._parts.job, task, self._wire(group), routes, refill=refill)
+        request.hold = self._draws is not None
+        request.final = refill >= self._most_refills
+        return request
+
+    async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
+        if said.dropped:
+            self._refills[group] += 1
+            for step in sorted(self._steps)[:1]:
+                self._steps[step].counts["groups-dropped"] += 1
+            await self._remember()
+            return False
+        if self._draws is not None:
+            self._whole(self._draws, group, worker, said)
+        elif group[0] in self._steps:
+            self._steps[group[0]].answer(group[1], self._task(group), said)
+        return True
+
+    async def hopeless(self, group: Place, reason: str) -> None:
+        """A group that cannot be played teaches nobody anything, and must not block the step."""
+        if self._draws is not None:
+            self._whole(self._draws, group, "", reason)
+            return
+        await self._store_empty(group, self._task(group))
+        self._steps[group[0]].give_up(group[1], self._task(group), reason)
+
+    # Partial rollouts: whole groups wait here for their places.
+
+    def _whole(
+        self, draws: Draws, group: Place, worker: str, said: rollout_pb2.GroupFinished | str
+    ) -> None:
+        draw = self._draw(group)
+        draws.playing.setdefault(draw, self._version)
+        draws.finish(draw, 0 if isinstance(said, str) else said.oldest_version)
+        self._held[draw] = (worker, said)
+        self._placing.set()
+
+    async def _place_whole(self, draws: Draws, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            await self._placing.wait()
+            self._placing.clear()
+            batch = []
+            while (found := draws.place(self._version)) is not None:
+                batch.append(found)
+            if batch:
+                await self._remember()  # before any is stored: a restart must know what lies where
+            for draw, place in batch:
+                tasks.create_task(self._store(draws, draw, place))
+            self._groups.poke()
+
+    async def _store(self, draws: Draws, draw: int, place: Place) -> None:
+        worker, said = self._held.pop(draw)
+        group, task = self._nominal(draw), self._task(self._nominal(draw))
+        step = self._steps[place[0]]
+        if isinstance(said, str):
+            await self._store_empty(place, task)
+            step.give_up(place[1], task, said)
+            return
+        for attempt in itertools.count(1):
+            try:
+                await self._parts.workers.place(worker, self._wire(group), self._wire(place))
+            except grpc.aio.AioRpcError as error:
+                full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if full or (fault_of(error) is Fault.PEER and attempt < PLACE_TRIES):
+                    await asyncio.sleep(pause(attempt))
+                    continue
+                log.warning("whole group is lost, played again", draw=draw, error=says(error))
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    await self._groups.failed(group, error)  # raises what ends all of it
+                draws.again(draw)
+                self._groups.add([group])
+                return
+            step.answer(place[1], task, said)
+            self._placing.set()
+            return
+
+    async def _store_empty(self, place: Place, task: Task) -> None:
+        await self._parts.experience.append_group(
+            GroupId(self._incarnation, *place),
+            task.id,
+            [PolicySamples(policy, place[0]) for policy in self._trained],
+        )
+
+    async def _confirm(self) -> None:
+        """Ask now and then whether the store holds what it should of the step in training."""
+        while True:
+            await asyncio.sleep(self._parts.limits.confirm)
+            step = self._steps.get(self._version)
+            if step is None or not step.complete.is_set():
+                continue
+            found = await self._parts.experience.stored(step.number)
+            lacking = step.lost(range(step.total) if found.closed else found.indexes)
+            if not lacking:
+                continue
+            log.warning("groups are missing in the store and played again", indexes=sorted(lacking))
+            self._groups.reissued[step.number] += len(lacking)
+            places = [(step.number, index) for index in sorted(lacking)]
+            if self._draws is not None:
+                places = [self._nominal(self._draws.lost(place)) for place in places]
+            self._groups.add(places)
+
+    def reissued(self, number: int) -> int:
+        return self._groups.reissued.pop(number, 0)
+
+    def _task(self, group: Place) -> Task:
+        number = group[0]
+        if number not in self._known:
+            self._known[number] = self._tasks.known_before(number, self._lines)
+        return self._tasks.at(group, self._refills[group], self._known[number])
+
+    def _flying(self) -> dict[Place, int]:
+        """Groups in flight -> version at which they were issued."""
+        if self._draws is not None:
+            return {self._nominal(draw): version for draw, version in self._draws.playing.items()}
+        return {
+            place: version
+            for place, version in self._started.items()
+            if place[0] in self._steps and place[1] not in self._steps[place[0]].done
+        }
+
+    def _wire(self, place: Place) -> experience_pb2.GroupId:
+        step, index = place
+        return experience_pb2.GroupId(incarnation=self._incarnation, step=step, index=index)
+
+    def _nominal(self, draw: int) -> Place:
+        return divmod(draw, self._total)
+
+    def _draw(self, group: Place) -> int:
+        return group[0] * self._total + group[1]
+
+
+def _places(text: str) -> dict[Place, int]:
+    return {(step, index): count for step, index, count in json.loads(text or "[]")}

@@ -1,0 +1,94 @@
+"""Which task is played where; pure, so that every restart derives the same again.
+
+A function of (data, seed, step, index, refills) and, where tasks are chosen by difficulty, of the
+outcomes of earlier steps: those below step - s, which are known whenever the step may begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.data.difficulty import Outcome, Posterior, choose, posteriors
+from flexmarl.data.tasks import Task, order_seed, row_of_refill, task_of
+from flexmarl.orchestrator.admission import Place
+from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.seeds import derive_seed
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The tasks of one job."""
+
+    spec: MARLJobSpec
+    records: Sequence[dict[str, Any]]
+
+    def at(self, place: Place, refill: int, known: Mapping[str, Posterior]) -> Task:
+        """`known`: of `known_before(place's step)`, ignored unless difficulty counts."""
+        spec, (step, index) = self.spec, place
+        seed = order_seed(spec.data, spec.seed)
+        position = step * spec.batch.tasks_per_step + index
+        difficulty = spec.pipeline.difficulty
+        if difficulty is None:
+            return self._row(seed, position, refill)
+        first = position * difficulty.candidates
+        options = [self._row(seed, first + more, refill) for more in range(difficulty.candidates)]
+        draw = derive_seed(spec.seed, "difficulty", step, index, refill)
+        names = [task.id for task in options]
+        return options[choose(names, known, difficulty.target, draw)]
+
+    def known_before(self, step: int, lines: Sequence[Line]) -> dict[str, Posterior]:
+        """What the metrics lines of the steps below step - s say of each task."""
+        difficulty = self.spec.pipeline.difficulty
+        if difficulty is None:
+            return {}
+        last = step - self.spec.pipeline.max_staleness
+        outcomes = [
+            outcome
+            for line in lines
+            if line["step"] < last
+            for outcome in _outcomes(line, difficulty.agent)
+        ]
+        return posteriors(outcomes, difficulty.discount)
+
+    def participants(self, task: Task) -> frozenset[str] | None:
+        """Policies that the task needs; None: all. InvalidJobError names task and agent."""
+        column = self.spec.workflow.participants
+        if column is None:
+            return None
+        names = task.record.get(column)
+        agents = {agent.name: agent.policy for agent in self.spec.agents}
+        if isinstance(names, str):
+            names = [name.strip() for name in names.split(",")]
+        if not isinstance(names, list) or not names:
+            raise InvalidJobError(
+                f"task {task.id}: column {column!r} (workflow.participants) must list agents, "
+                f"not {names!r}"
+            )
+        unknown = [name for name in names if name not in agents]
+        if unknown:
+            raise InvalidJobError(
+                f"task {task.id}: column {column!r} (workflow.participants) names {unknown[0]!r}; "
+                f"the job's agents are {', '.join(agents)}"
+            )
+        return frozenset(agents[name] for name in names)
+
+    def _row(self, seed: int, position: int, refill: int) -> Task:
+        shuffle = self.spec.data.shuffle
+        row = row_of_refill(len(self.records), seed, shuffle, position, refill)
+        return task_of(self.records, row)
+
+
+def _outcomes(line: Line, agent: str | None) -> list[Outcome]:
+    """Of each group with a scored episode: of one agent, or the mean over agents."""
+    found = []
+    for task, solved in zip(line["tasks"], line["solved"], strict=True):
+        counted = [solved[agent]] if agent in solved else [] if agent else list(solved.values())
+        if task is not None and counted:
+            accuracy = sum(share for share, _ in counted) / len(counted)
+            found.append((task, accuracy, max(scored for _, scored in counted)))
+    return found

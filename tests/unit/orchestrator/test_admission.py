@@ -1,0 +1,132 @@
+"""Bounded staleness: kept by waiting, for whatever order groups become whole in."""
+
+import itertools
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexmarl.orchestrator.admission import Place, admits, due, fits, may_take, open_steps
+from flexmarl.orchestrator.draws import Draws, restored
+
+DEADLINES = st.lists(st.integers(0, 5), max_size=8)
+FREE = st.lists(st.integers(0, 3), min_size=1, max_size=5)
+
+
+def test_without_staleness_only_the_step_itself_is_open() -> None:
+    assert list(open_steps(3, 10, 0)) == [3]
+    assert list(open_steps(3, 10, 2)) == [3, 4, 5]
+    assert list(open_steps(9, 10, 2)) == [9]
+    assert list(open_steps(10, 10, 2)) == []
+
+
+def test_a_group_starts_once_every_policy_it_needs_is_new_enough() -> None:
+    assert admits(3, [3, 3], 0)
+    assert not admits(3, [3, 2], 0)
+    assert admits(3, [2, 1], 2)
+    assert not admits(3, [0], 2)
+    assert not admits(0, [None], 5)
+    assert admits(7, [], 0)
+
+
+def test_the_last_step_takes_what_would_be_due_behind_it() -> None:
+    assert due(3, 2, 10) == 5
+    assert due(9, 2, 10) == 9
+
+
+@given(DEADLINES, st.integers(0, 2), FREE)
+def test_groups_fit_when_some_assignment_to_places_meets_every_deadline(
+    deadlines: list[int], first: int, free: list[int]
+) -> None:
+    places = [first + offset for offset, count in enumerate(free) for _ in range(count)]
+    possible = len(places) >= len(deadlines) and all(
+        place <= deadline for place, deadline in zip(places, sorted(deadlines), strict=False)
+    )
+    assert fits(deadlines, first, free) == possible
+
+
+@given(st.integers(0, 5), DEADLINES, st.integers(0, 2), FREE)
+def test_a_place_is_given_only_if_the_others_still_find_theirs(
+    deadline: int, others: list[int], first: int, free: list[int]
+) -> None:
+    if may_take(deadline, others, first, free):
+        assert free[0] > 0
+        assert deadline >= first
+        assert fits(others, first, [free[0] - 1, *free[1:]])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
+    staleness: int, per_step: int, steps: int, chance: random.Random
+) -> None:
+    draws = Draws(steps, per_step, staleness)
+    version, mishaps = 0, 10
+    trained: dict[Place, int] = {}
+    while version < steps:
+        gone = {*draws.playing, *draws.whole, *draws.placed.values(), *trained.values()}
+        issuable = [
+            draw
+            for draw in range(steps * per_step)
+            if draw not in gone and draws.may_issue(draw, version)
+        ]
+        if issuable:
+            draws.issue(issuable[0], version)
+        assert draws.playing or draws.whole, "nothing is played and nothing can start"
+        if draws.playing and (not issuable or chance.random() < 0.5):
+            draw = chance.choice(sorted(draws.playing))
+            if mishaps and chance.random() < 0.1:
+                mishaps -= 1
+                draws.again(draw)
+            else:
+                draws.finish(draw, draws.playing[draw])
+        while (found := draws.place(version)) is not None:
+            if mishaps and chance.random() < 0.1:  # whoever held it died
+                mishaps -= 1
+                draws.again(found[0])
+        for draw, oldest in draws.whole.items():
+            assert due(oldest, staleness, steps) >= version, f"draw {draw} became too old"
+        while version < steps and sum(step == version for step, _ in draws.placed) == per_step:
+            trained |= {place: draw for place, draw in draws.placed.items() if place[0] == version}
+            draws.close(version)
+            version += 1
+            if mishaps and chance.random() < 0.3:  # the orchestrator died, appends were lost
+                mishaps -= 1
+                stored = {place for place in draws.placed if chance.random() < 0.8}
+                fresh = Draws(steps, per_step, staleness, version)
+                draws = restored(draws.dump(), fresh, stored)
+    assert sorted(trained.values()) == list(range(steps * per_step))
+    assert sorted(trained) == list(itertools.product(range(steps), range(per_step)))
+
+
+@given(st.integers(0, 2))
+def test_a_checkpoint_forgets_where_draws_of_later_steps_lay_and_not_that_they_were_drawn(
+    ahead: int,
+) -> None:
+    draws = Draws(steps=5, per_step=2, staleness=2)
+    for draw in range(4 + ahead):
+        if draws.may_issue(draw, 0):
+            draws.issue(draw, 0)
+    for draw in (3, 1, 2):
+        draws.finish(draw, 0)
+    while draws.place(0):
+        pass
+    assert draws.placed == {(0, 0): 3, (0, 1): 1, (1, 0): 2}
+    later = restored(draws.dump(trained_to=1), Draws(5, 2, 2, step=1), [(1, 0)])
+    assert later.placed == {}
+    assert later.pending == {0, 2} | set(range(4, 4 + ahead))
+
+
+def test_what_the_store_lost_goes_back_to_its_own_place() -> None:
+    draws = Draws(steps=3, per_step=2, staleness=1)
+    for draw in range(2):
+        draws.issue(draw, 0)
+        draws.finish(draw, 0)
+    assert [draws.place(0), draws.place(0)] == [(0, (0, 0)), (1, (0, 1))]
+    assert draws.lost((0, 0)) == 0
+    draws.issue(0, 0)
+    draws.issue(2, 0)
+    draws.finish(2, 0)
+    assert draws.place(0) == (2, (1, 0))
+    draws.finish(0, 0)
+    assert draws.place(0) == (0, (0, 0))
