@@ -1,4 +1,4 @@
-"""Engines of both kinds behind a real gRPC server, fed from real tensor sets."""
+"""Engines of all kinds behind a real gRPC server, fed from real tensor sets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def serve(tmp_path: Path) -> Serve:
     return start
 
 
-@pytest.fixture(params=["transformers", "scripted"])
+@pytest.fixture(params=["transformers", "deterministic", "scripted"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

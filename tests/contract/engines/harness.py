@@ -17,6 +17,7 @@ from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, weights_pb2
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.models.causal_lm import build_model
 from flexmarl.rollout.engines.base import Backend, WeightsAccess
+from flexmarl.rollout.engines.invariant import InvariantBackend
 from flexmarl.rollout.engines.scripted import ScriptedBackend
 from flexmarl.rollout.engines.transformers_engine import TransformersBackend
 from flexmarl.tensors.layout import WEIGHTS
@@ -150,10 +151,11 @@ class Weights:
 
 
 def make_backend(kind: str, shm_dir: Path, eos: Sequence[int] = ()) -> Backend:
-    """An engine that ends no turn by itself, unless at `eos` (transformers only)."""
+    """An engine that ends no turn by itself, unless at `eos` (with a model only)."""
     access = WeightsAccess(shm_dir)
     if kind == "scripted":
         args = ScriptedArgs(median_tokens=1 << 19, p99_tokens=1 << 19, tokens_per_second=2000)
         return ScriptedBackend(args, BytesTokenizer(), access)
     model = build_model(POLICY, Path(), seed=99)
-    return TransformersBackend(model, eos, max_concurrent_turns=64, access=access)
+    backend = InvariantBackend if kind == "deterministic" else TransformersBackend
+    return backend(model, eos, max_concurrent_turns=64, access=access)

@@ -101,7 +101,7 @@ async def test_more_turns_than_places_all_get_their_turn(engine: Client) -> None
 
 
 async def test_the_context_bounds_prompts_and_turns(engine: Client, kind: str) -> None:
-    context = {"transformers": 4096, "scripted": 1 << 20}[kind]
+    context = 1 << 20 if kind == "scripted" else 4096
     result = await engine.generate(turn("fits", [65] * (context - 3), max_tokens=50))
     assert len(result["fits"].ids) == 3
     assert result["fits"].reason == "length"

@@ -98,14 +98,38 @@ async def test_an_engine_that_skips_an_update_fails_the_suite(
 async def test_turns_in_flight_at_an_update_come_back_with_what_they_have(
     engine: Client, weights: Weights
 ) -> None:
-    running = asyncio.create_task(engine.generate(turn("t", max_tokens=LONG)))
-    await engine.until_running()
-    await engine.load(weights.publish(1))
-    partial = (await running)["t"]
-    assert partial.reason == "abort"
-    assert 0 < len(partial.ids) == len(partial.logprobs) < LONG
-    assert partial.versions == [(0, 0, len(partial.ids))]
+    turns = [turn(str(n), max_tokens=LONG) for n in range(100)]
+    running = asyncio.create_task(engine.generate(*turns))
+    await engine.until_running(50)
+    await engine.load(weights.publish(1))  # waits for no place and no turn
+    partial = await running
+    assert {result.reason for result in partial.values()} == {"abort"}
+    assert len(partial) == 100
+    begun = [result for result in partial.values() if result.ids]
+    assert len(begun) >= 50
+    for result in begun:
+        assert len(result.ids) == len(result.logprobs) < LONG
+        assert result.versions == [(0, 0, len(result.ids))]
     assert (await engine.stats()).outstanding_tokens == 0
+
+
+async def test_after_an_update_nothing_of_the_older_weights_is_left(
+    kind: str, weights: Weights, serve: Serve
+) -> None:
+    heard = turn("heard", "what was said before ", seed=4)
+    longer = turn("longer", "what was said before and goes on", seed=4)
+    async with serve(make_backend(kind, weights.shm_dir)) as updated:
+        await updated.load(weights.publish(0))
+        await updated.generate(heard)
+        await updated.load(weights.publish(1))
+        found = [await updated.generate(one, version=1) for one in (heard, longer)]
+    async with serve(make_backend(kind, weights.shm_dir)) as fresh:
+        await fresh.load(weights.publish(1))
+        expected = [await fresh.generate(one, version=1) for one in (heard, longer)]
+    for one, other in zip(found, expected, strict=True):
+        for id_, result in other.items():
+            assert one[id_].ids == result.ids
+            assert one[id_].logprobs.tolist() == result.logprobs.tolist()
 
 
 async def test_the_same_version_again_disturbs_no_turn(engine: Client, weights: Weights) -> None:

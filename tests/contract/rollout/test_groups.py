@@ -68,6 +68,25 @@ async def test_seeds_are_those_of_the_group_episode_and_turn(stage: Any) -> None
         assert [turn.seed for turn in played.engines["solver"].turns][4:] == seeds
 
 
+async def test_of_a_turn_that_was_tried_twice_only_the_last_try_is_trained(stage: Any) -> None:
+    async with stage(SINGLE) as played:
+        engine = played.engines["solver"]
+
+        async def cut_once(prompt: str) -> None:
+            first = len(engine.requests) == 1
+            engine.finish = "abort" if first else "stop"
+            engine.say = lambda _: "half" if first else "whole"
+
+        engine.wait = cut_once
+        finished = await played.run()
+        assert outcomes(finished) == {"ok": 4}
+        assert len(engine.turns) == 8
+        assert finished.episodes[0].agents["solver"].turns == 1
+        for sequence in played.samples["solver"].sequences:
+            said = sequence.token_ids[sequence.loss_mask == 1].tolist()
+            assert said == [*b"whole", 256]
+
+
 async def test_a_group_played_again_is_a_duplicate(stage: Any) -> None:
     async with stage(SINGLE) as played:
         assert not (await played.run()).duplicate

@@ -45,6 +45,7 @@ class Batch:
         self._logprobs = np.empty((rows, 0), np.float32)
         for name, dtype in _COLUMNS.items():
             setattr(self, name, np.zeros(rows, dtype))
+        self.temperature += 1  # rows that no turn ever had are computed too, where tiles are fixed
 
     def add(self, turns: Sequence[Turn]) -> None:
         """Append turns as rows; the last prompt token is the one fed next."""

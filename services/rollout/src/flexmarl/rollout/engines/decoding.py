@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from flexmarl.rollout.engines.kv_cache import KVCache, Layer
+from flexmarl.rollout.engines.kv_cache import Layer, Window
 from flexmarl.runtime.errors import InvalidJobError
 
 
@@ -41,12 +41,12 @@ class Decoder:
         )
         return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[misc, union-attr]
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, kv: KVCache) -> torch.Tensor:
-        """Logits [B, V] after feeding `tokens` [B] at `positions` [B] to the first B rows of `kv`.
+    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, kv: Window) -> torch.Tensor:
+        """Logits [B, V] after feeding `tokens` [B] at `positions` [B] to the B rows of `kv`.
 
         Their keys and values are written to `kv`.
         """
-        step = Step(positions, kv)
+        step = Step(positions, kv.columns)
         cache = Cache(layers=[_Slots(step, layer) for layer in kv.layers])
         bias = torch.zeros(step.mask.shape, dtype=self._model.dtype)
         output = self._model(
@@ -70,21 +70,20 @@ def _window_spans_context(config: Any) -> bool:
 class Step:
     """Where the tokens of one decode step go, and what they see."""
 
-    def __init__(self, positions: torch.Tensor, kv: KVCache) -> None:
+    def __init__(self, positions: torch.Tensor, columns: int) -> None:
         self.count = len(positions)
         self.rows = torch.arange(self.count)
         self.positions = positions
-        self.columns = int(positions.max()) + 1
-        self.mask = (torch.arange(self.columns) <= positions[:, None])[:, None, None]
+        self.columns = columns
+        self.mask = (torch.arange(columns) <= positions[:, None])[:, None, None]
         """bool [B, 1, 1, columns]: the row's own tokens, this one included."""
 
     def write(self, layer: Layer, keys: torch.Tensor, values: torch.Tensor) -> Layer:
-        """Put keys and values [B, heads, size] in place; views of all that the step may see."""
+        """Put keys and values [B, heads, size] in place; the layer, with all that the step sees."""
         all_keys, all_values = layer
         all_keys[self.rows, :, self.positions] = keys
         all_values[self.rows, :, self.positions] = values
-        seen = slice(self.columns)
-        return all_keys[: self.count, :, seen], all_values[: self.count, :, seen]
+        return layer
 
 
 class _Slots(CacheLayerMixin):  # type: ignore[no-untyped-call]

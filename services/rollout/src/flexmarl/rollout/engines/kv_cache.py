@@ -7,12 +7,24 @@ hold zeros or another turn's leftovers; the caller masks them.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 Layer = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, [rows, heads, columns, head size]."""
+
+ALIGNMENT = 64
+"""Bytes. Kernels may add up in another order over memory that starts elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Views of the rows and columns that one decode step sees."""
+
+    layers: list[Layer]
+    columns: int
 
 
 class KVCache:
@@ -48,6 +60,11 @@ class KVCache:
                 fresh.append(buffer)
             self.layers.append((fresh[0], fresh[1]))
 
+    def window(self, rows: slice, columns: int) -> Window:
+        seen = slice(columns)
+        layers = [(keys[rows, :, seen], values[rows, :, seen]) for keys, values in self.layers]
+        return Window(layers, columns)
+
     def place(self, first: int, source: Sequence[Layer], index: torch.Tensor) -> None:
         """Copy row `index[i]` of `source` to row `first + i`."""
         rows = slice(first, first + len(index))
@@ -68,4 +85,6 @@ def _zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     From numpy, which leaves pages to the kernel until they are written; torch writes them at once.
     """
     count = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(np.zeros(count, np.uint8)).view(dtype).view(tuple(shape))
+    raw = np.zeros(count + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return torch.from_numpy(raw[start : start + count]).view(dtype).view(tuple(shape))

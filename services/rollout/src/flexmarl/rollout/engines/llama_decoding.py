@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.models.llama import LlamaForCausalLM
 
 from flexmarl.rollout.engines.decoding import Decoder, Step
-from flexmarl.rollout.engines.kv_cache import KVCache
+from flexmarl.rollout.engines.kv_cache import Window
 
 
 def decoder_for(model: PreTrainedModel) -> Decoder:
@@ -39,8 +39,8 @@ class LlamaDecoder(Decoder):
         # the same arithmetic for float32 only
         self._fused_norm = model.dtype == torch.float32
 
-    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, kv: KVCache) -> torch.Tensor:
-        step = Step(positions, kv)
+    def decode(self, tokens: torch.Tensor, positions: torch.Tensor, kv: Window) -> torch.Tensor:
+        step = Step(positions, kv.columns)
         hidden = functional.embedding(tokens, self._llama.embed_tokens.weight)
         cos, sin = self._rotation(hidden, positions)
         heads, kv_heads, size = self._heads, self._kv_heads, self._size

@@ -58,10 +58,16 @@ def make_backend(settings: Settings, job: MARLJob, policy: PolicySpec) -> Backen
 
             return ScriptedBackend(policy.engine.scripted, tokenizer, access)
         case EngineKind.TRANSFORMERS:
-            from flexmarl.rollout.engines.transformers_engine import build
+            from flexmarl.rollout.engines.building import build
 
-            seed = derive_seed(job.spec.seed, "model", policy.name)
-            return build(policy, settings.base_dir, tokenizer, seed, access)
+            return build(
+                policy,
+                settings.base_dir,
+                tokenizer,
+                derive_seed(job.spec.seed, "model", policy.name),
+                access,
+                deterministic=job.spec.pipeline.deterministic,
+            )
         case kind:
             raise InvalidJobError(f"policy {policy.name}: no engine process serves {kind}")
 

@@ -5,6 +5,8 @@ from a counter-based generator, the token from the inverse of the distribution f
 is in the batch does not enter.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,14 @@ class SamplingRows:
     """int64 [B]; the size of the vocabulary: off"""
     top_p: torch.Tensor | None
     """float64 [B]; infinity: off"""
+
+    def of(self, rows: slice) -> SamplingRows:
+        def part(column: torch.Tensor | None) -> torch.Tensor | None:
+            return None if column is None else column[rows]
+
+        return SamplingRows(
+            part(self.greedy), part(self.temperature), part(self.top_k), part(self.top_p)
+        )
 
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[Any]) -> NDArray[np.float64]:
@@ -76,11 +86,12 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens int64 [B] and their log-probs float32 [B].
 
-    `uniform` is float64 [B] in [0, 1). A token of probability 0 is never drawn.
+    `uniform` is float64 [B] in [0, 1). A token of probability 0 is never drawn. A row with NaN gets
+    any token, and NaN.
     """
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     target = uniform[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, target, right=True)
+    tokens = torch.searchsorted(cumulative, target, right=True).clamp_(max=logprobs.shape[-1] - 1)
     if greedy is not None:
         best = logprobs.argmax(-1, keepdim=True)
         tokens = torch.where(greedy[:, None], best, tokens)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,28 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from flexmarl.contracts.job import PolicySpec
 from flexmarl.contracts.v1 import weights_pb2
-from flexmarl.models.causal_lm import build_model
-from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.rollout.engines.base import Limits, Turn, WeightsAccess
 from flexmarl.rollout.engines.batch import Batch
 from flexmarl.rollout.engines.decoding import padded
 from flexmarl.rollout.engines.kv_cache import KVCache
 from flexmarl.rollout.engines.llama_decoding import decoder_for
 from flexmarl.rollout.engines.sampling import SamplingRows, draw, processed_logprobs, uniforms
+from flexmarl.runtime.errors import JobFailedError
 from flexmarl.tensors.torch_bridge import checksum_of, load_into, named_tensors
 
 PREFILL_TOKENS = 8192
 """Prompt tokens, padding included, that one forward pass takes; bounds its memory."""
 COLUMN_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of every decode step, whoever is there; prompts go through the model one by one then."""
+
+    rows: int
+    columns: int
+    """No turn is longer."""
 
 
 class TransformersBackend:
@@ -43,8 +50,11 @@ class TransformersBackend:
         *,
         max_concurrent_turns: int = 512,
         access: WeightsAccess = WeightsAccess(),  # noqa: B008 - frozen
+        shape: Shape | None = None,
     ) -> None:
+        """Without `shape`, those who are there decide the shapes of forward passes."""
         self._model = model
+        self._shape = shape
         self._decoder = decoder_for(model)
         self.limits = Limits(
             context=model.config.max_position_embeddings,
@@ -52,7 +62,8 @@ class TransformersBackend:
             max_concurrent_turns=max_concurrent_turns,
         )
         self._access = access
-        self._batch = Batch(max_concurrent_turns, self.limits.vocab_size, eos_ids)
+        rows = self._padded(max_concurrent_turns)
+        self._batch = Batch(rows, self.limits.vocab_size, eos_ids)
         self._kv = KVCache(model.dtype, self.limits.context)
         self._sampling = SamplingRows(None, None, None, None)
 
@@ -68,7 +79,7 @@ class TransformersBackend:
 
     @torch.inference_mode()
     def admit(self, turns: Sequence[Turn]) -> None:
-        for chunk, ids in _chunks(turns):
+        for chunk, ids in _chunks(turns, 0 if self._shape else PREFILL_TOKENS):
             self._place(chunk, self._decoder.prefill(ids))
         self._choose_sampling()
 
@@ -79,23 +90,49 @@ class TransformersBackend:
         turns = [turn for group in sharing for turn in group]
         index = [u for u, group in enumerate(sharing) for _ in group]
         batch = self._batch
-        longest = max(len(turn.request.prompt_ids) + turn.max_tokens for turn in turns)
-        columns = -(-longest // COLUMN_STEP) * COLUMN_STEP
-        self._kv.reserve(prefilled, batch.count + len(turns), columns, batch.count)
+        if self._shape:
+            columns = self._shape.columns
+        else:
+            longest = max(len(turn.request.prompt_ids) + turn.max_tokens for turn in turns)
+            columns = -(-longest // COLUMN_STEP) * COLUMN_STEP
+        rows = self._padded(batch.count + len(turns))
+        self._kv.reserve(prefilled, rows, columns, batch.count)
         self._kv.place(batch.count, prefilled, torch.tensor(index))
         batch.add(turns)
 
     @torch.inference_mode()
     def step(self) -> tuple[int, list[Turn]]:
-        batch, count = self._batch, self._batch.count
-        logits = self._decoder.decode(
-            torch.from_numpy(batch.last[:count]), torch.from_numpy(batch.lengths[:count]), self._kv
-        )
-        logprobs = processed_logprobs(logits, self._sampling)
-        uniform = uniforms(batch.seeds[:count], batch.sampled[:count])
-        tokens, chosen = draw(logprobs, torch.from_numpy(uniform), self._sampling.greedy)
-        ended = batch.record(tokens.numpy(), chosen.numpy())
+        count = self._batch.count
+        width = self._shape.rows if self._shape else count
+        tiles = [self._sample(slice(first, first + width)) for first in range(0, count, width)]
+        tokens = np.concatenate([tile[0] for tile in tiles])[:count]
+        chosen = np.concatenate([tile[1] for tile in tiles])[:count]
+        if not np.isfinite(chosen).all():
+            raise JobFailedError(
+                "the model gives log-probs that are not finite: its weights have diverged, or are "
+                f"too large for {self._model.dtype}"
+            )
+        ended = self._batch.record(tokens, chosen)
         return count, self._take(ended) if len(ended) else []
+
+    def _sample(self, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The next token of each row, and its log-prob."""
+        batch, sampling = self._batch, self._sampling.of(rows)
+        lengths = batch.lengths[rows]
+        columns = self._shape.columns if self._shape else int(lengths.max()) + 1
+        logits = self._decoder.decode(
+            torch.from_numpy(batch.last[rows]),
+            torch.from_numpy(lengths),
+            self._kv.window(rows, columns),
+        )
+        logprobs = processed_logprobs(logits, sampling)
+        uniform = torch.from_numpy(uniforms(batch.seeds[rows], batch.sampled[rows]))
+        tokens, chosen = draw(logprobs, uniform, sampling.greedy)
+        return tokens.numpy(), chosen.numpy()
+
+    def _padded(self, rows: int) -> int:
+        """With the idle ones that fill the last tile."""
+        return -(-rows // self._shape.rows) * self._shape.rows if self._shape else rows
 
     @torch.inference_mode()
     def remove(self, turns: Sequence[Turn]) -> None:
@@ -112,9 +149,10 @@ class TransformersBackend:
     def _choose_sampling(self) -> None:
         """What the rows ask for; what none asks for is not computed."""
         batch, count = self._batch, self._batch.count
+        rows = self._padded(count)
 
         def column(array: NDArray[Any], off: NDArray[np.bool_]) -> torch.Tensor | None:
-            return None if off.all() else torch.from_numpy(array[:count].copy())
+            return None if off.all() else torch.from_numpy(array[:rows].copy())
 
         self._sampling = SamplingRows(
             greedy=column(batch.greedy, ~batch.greedy[:count]),
@@ -134,25 +172,13 @@ class TransformersBackend:
         return checksum_of(named_tensors(self._model))
 
 
-def build(
-    policy: PolicySpec, base_dir: Path, tokenizer: Tokenizer, seed: int, access: WeightsAccess
-) -> TransformersBackend:
-    """The policy's model behind a backend; sets the number of torch's threads for the process."""
-    args = policy.engine.transformers
-    torch.set_num_threads(args.threads)
-    model = build_model(policy, base_dir, seed, tokenizer)
-    configured = model.generation_config.eos_token_id if model.generation_config else None
-    eos = [configured] if isinstance(configured, int) else configured or []
-    return TransformersBackend(
-        model,
-        sorted({*tokenizer.eos_ids, *eos}),
-        max_concurrent_turns=args.max_concurrent_turns,
-        access=access,
-    )
+def _chunks(
+    turns: Sequence[Turn], most_tokens: int
+) -> Iterator[tuple[list[list[Turn]], torch.Tensor]]:
+    """Turns by equal prompts, and those prompts [U, L] without their last token, shortest first.
 
-
-def _chunks(turns: Sequence[Turn]) -> Iterator[tuple[list[list[Turn]], torch.Tensor]]:
-    """Turns by equal prompts, and those prompts [U, L] without their last token, shortest first."""
+    A prompt that is longer than `most_tokens` is alone.
+    """
     sharing: defaultdict[bytes, list[Turn]] = defaultdict(list)
     for turn in turns:
         sharing[turn.request.prompt_ids.tobytes()].append(turn)
@@ -162,7 +188,7 @@ def _chunks(turns: Sequence[Turn]) -> Iterator[tuple[list[list[Turn]], torch.Ten
         size = 1
         while size < len(groups):
             longest = len(groups[size][0].request.prompt_ids)
-            if (size + 1) * longest > PREFILL_TOKENS:
+            if (size + 1) * longest > most_tokens:
                 break
             size += 1
         chunk, groups = groups[:size], groups[size:]
