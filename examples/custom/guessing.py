@@ -89,7 +89,10 @@ def closeness(task: Task, episode: Episode, scout_share: float) -> dict[str, flo
     """The reward: 1 for the right number, less the more turns it took; `scout_share` is configured.
 
     None leaves the scout out where it cannot be judged: the guesser never named a number. This runs
-    in a thread, at most `reward.timeout` seconds; an exception excludes the episode.
+    in a thread, at most `reward.timeout` seconds; an exception excludes the episode. Only C code
+    that never lets go of the interpreter escapes the timeout, such as a pattern of `re` that
+    explodes on what a model wrote: it ends the worker after a minute. `regex.search(...,
+    timeout=1, concurrent=True)` does not.
     """
     guesses = [turn for turn in episode.of("guesser") if NUMBER.search(turn.text)]
     if not guesses:

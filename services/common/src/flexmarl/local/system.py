@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,9 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 ORPHANED = 70
 """Exit code of a process that finds its supervisor gone when it starts."""
+FAULTHANDLER = re.compile(r"Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!")
+"""First line of the stacks that `faulthandler` writes when a process has stood still for long."""
+MOST_STACK_LINES = 200
 
 
 def _prctl(option: int, argument: object) -> None:
@@ -103,7 +107,10 @@ def describe_exit(code: int) -> str:
 
 
 def last_lines(log: Path, start: int, count: int = 20) -> list[str]:
-    """The last lines that are not empty of what was written to `log` behind byte `start`."""
+    """The last lines that are not empty of what was written to `log` behind byte `start`.
+
+    Of a process that stood still: the stacks of all its threads, since any may be the cause.
+    """
     try:
         with log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -111,7 +118,9 @@ def last_lines(log: Path, start: int, count: int = 20) -> list[str]:
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    stalled = next((n for n, line in enumerate(lines) if FAULTHANDLER.fullmatch(line)), None)
+    return lines[-count:] if stalled is None else lines[stalled : stalled + MOST_STACK_LINES]
 
 
 def child_pids() -> set[int]:

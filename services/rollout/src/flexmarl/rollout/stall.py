@@ -2,7 +2,8 @@
 
 A C function that never lets go of the interpreter's lock (a regular expression, a huge power)
 stops every episode and every call. `faulthandler` watches from outside the interpreter; the worker
-then dies with the line of code as its last words, and the supervisor decides about a restart.
+then dies with the stacks of its threads as its last words, one of which names the line of code, and
+the supervisor decides about a restart.
 """
 
 from __future__ import annotations

@@ -54,7 +54,12 @@ class BuiltinRunner:
 
 
 class FunctionRunner:
-    """A user's `f(task, episode, **config)`; a sync one runs in a thread."""
+    """A user's `f(task, episode, **config)`; a sync one runs in a thread.
+
+    Not in a process of its own: it may share objects with the workflow, wait for a server beside
+    many others of its kind, and is mostly too short to be worth the copy of an episode. The price:
+    C code that keeps the interpreter's lock cannot be timed out, it ends the worker (`stall`).
+    """
 
     def __init__(self, function: Callable[..., Any], config: Mapping[str, Any], timeout: float):
         self._function = partial(function, **config)
