@@ -17,7 +17,7 @@ def line(step: int, **solved: float) -> dict[str, Any]:
     return {
         "step": step,
         "tasks": list(solved),
-        "solved": [{"p0": (share, 8)} for share in solved.values()],
+        "groups": [{"solved": {"p0": (share, 8)}} for share in solved.values()],
     }
 
 
@@ -57,7 +57,13 @@ def test_difficulty_knows_only_what_is_surely_known_when_a_step_begins() -> None
 
 
 def test_difficulty_of_one_agent_or_of_all() -> None:
-    mixed = [{"step": 0, "tasks": ["a", "b"], "solved": [{"p0": (1.0, 4), "p1": (0.0, 4)}, {}]}]
+    mixed = [
+        {
+            "step": 0,
+            "tasks": ["a", "b"],
+            "groups": [{"solved": {"p0": (1.0, 4), "p1": (0.0, 4)}}, {}],
+        }
+    ]
     own = tasks(pipeline={"difficulty": {"agent": "p1"}}).known_before(1, mixed)
     mean = tasks(pipeline={"difficulty": {}}).known_before(1, mixed)
     assert (own["a"].solved, own["a"].failed) == (0, 4)

@@ -128,6 +128,15 @@ def solved(group: rollout_pb2.GroupFinished) -> dict[str, tuple[float, int]]:
     }
 
 
+def tokens(group: rollout_pb2.GroupFinished) -> dict[str, int]:
+    """Prompt and sampled tokens of each agent in the group."""
+    sums: Counter[str] = Counter()
+    for episode in group.episodes:
+        for agent, stats in episode.agents.items():
+            sums[agent] += stats.prompt_tokens + stats.sampled_tokens
+    return dict(sorted(sums.items()))
+
+
 def mean_of(values: list[float | None]) -> float | None:
     """Mean of those that are not None; None without any."""
     known = [value for value in values if value is not None]

@@ -24,7 +24,7 @@ from flexmarl.orchestrator.engines import Engines
 from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.plan import EPISODES_SHOWN
-from flexmarl.orchestrator.scores import Scores, solved
+from flexmarl.orchestrator.scores import Scores, solved, tokens
 from flexmarl.orchestrator.training import Trained, Training
 from flexmarl.orchestrator.transcripts import episode_lines
 from flexmarl.runtime.errors import JobFailedError
@@ -75,7 +75,7 @@ class Step:
         self._unseen = len(self.done)
         self._answered: set[int] = set()
         self._scores = Scores.of([agent.name for agent in job.spec.agents])
-        self._solved: dict[int, dict[str, tuple[float, int]]] = {}
+        self._groups: dict[int, dict[str, Any]] = {}
         self._oldest: dict[int, int] = {}
         self._lines: list[dict[str, Any]] = []
         self._see()
@@ -86,7 +86,11 @@ class Step:
             self._answered.add(index)
             self.tasks[index] = task
             self._scores.add(group)
-            self._solved[index] = solved(group)
+            self._groups[index] = {
+                "seconds": time.monotonic(),
+                "solved": solved(group),
+                "tokens": tokens(group),
+            }
             self._oldest[index] = group.oldest_version
             for episode in group.episodes:
                 EPISODES.labels(episode.outcome).inc()
@@ -125,9 +129,13 @@ class Step:
             )
 
     def finished(
-        self, seconds: dict[str, float], staleness: dict[str, int], trained: dict[str, Trained]
+        self,
+        started: float,
+        seconds: dict[str, float],
+        staleness: dict[str, int],
+        trained: dict[str, Trained],
     ) -> Finished:
-        """What is written down of the step."""
+        """What is written down of the step. `started`: its training, by the monotonic clock."""
         agents = self._scores.agents
         for name, score in agents.items():
             REWARD.labels(name).set(score.reward if score.reward is not None else float("nan"))
@@ -158,11 +166,16 @@ class Step:
                 for name, result in sorted(trained.items())
             },
             "tasks": [self.tasks[index].id if index in self.tasks else None for index in places],
-            "solved": [self._solved.get(index, {}) for index in places],
+            "groups": [self._group(index, started) for index in places],
             "counts": dict(sorted(counts.items())),
         }
         shown = sorted(self._lines, key=lambda line: (line["index"], line["episode"]))
         return Finished(line, shown[:EPISODES_SHOWN], trained)
+
+    def _group(self, index: int, started: float) -> dict[str, Any]:
+        """When it was done, who solved it how often, and its tokens; empty: from before."""
+        known = self._groups.get(index)
+        return known | {"seconds": round(known["seconds"] - started, 4)} if known else {}
 
     def _finish(self, index: int) -> None:
         self.done.add(index)

@@ -166,7 +166,7 @@ class Steps:
             "sync": max(0.0, now - ended),
             "checkpoint": max((t.seconds_saving for t in trained.values()), default=0.0),
         }
-        return step.finished(seconds, staleness, trained)
+        return step.finished(started, seconds, staleness, trained)
 
     def _published(self, policy: str, weights: WeightsRef) -> None:
         self._parts.engines.want(policy, weights)

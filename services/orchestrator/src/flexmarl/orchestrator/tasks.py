@@ -86,7 +86,8 @@ class Tasks:
 def _outcomes(line: Line, agent: str | None) -> list[Outcome]:
     """Of each group with a scored episode: of one agent, or the mean over agents."""
     found = []
-    for task, solved in zip(line["tasks"], line["solved"], strict=True):
+    for task, group in zip(line["tasks"], line["groups"], strict=True):
+        solved = group.get("solved", {})
         counted = [solved[agent]] if agent in solved else [] if agent else list(solved.values())
         if task is not None and counted:
             accuracy = sum(share for share, _ in counted) / len(counted)
