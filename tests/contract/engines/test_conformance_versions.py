@@ -25,9 +25,7 @@ from flexmarl.runtime.seeds import derive_seed
 class Endless(BytesTokenizer):
     """No token ends a turn."""
 
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        return ()
+    eos_ids: Any = ()
 
 
 TOKENS = Endless()
