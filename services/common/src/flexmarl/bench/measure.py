@@ -9,7 +9,7 @@ import json
 import platform
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,13 +29,17 @@ class Measure:
     spread: tuple[float, float] | None = None
     """Smallest and largest ratio of a pair, or value where there is no baseline."""
     goal: float | None = None
-    """What the ratio should reach, or what the value should stay below without a baseline."""
+    """What the ratio should reach; without a baseline what the value should stay below."""
+    at_least: bool = False
+    """Without a baseline: the value should reach the goal instead."""
 
     @property
     def met(self) -> bool | None:
         if self.goal is None:
             return None
-        return self.value <= self.goal if self.ratio is None else self.ratio >= self.goal
+        if self.ratio is not None:
+            return self.ratio >= self.goal
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 def paired(
@@ -74,6 +78,11 @@ def alone(name: str, values: Sequence[float], unit: str, goal: float | None = No
     )
 
 
+def higher(name: str, values: Sequence[float], unit: str, goal: float | None = None) -> Measure:
+    """Something without a baseline; higher is better."""
+    return replace(alone(name, values, unit, goal), at_least=True)
+
+
 async def alternate(
     rounds: int,
     subject: Callable[[], Awaitable[float]],
@@ -103,11 +112,18 @@ def machine() -> str:
 
 def as_json(bench: str, measures: Sequence[Measure]) -> str:
     """The machine-readable form; one schema for every bench."""
-    rows = [asdict(measure) | {"met": measure.met} for measure in measures]
+    rows = []
+    for measure in measures:
+        row = asdict(measure) | {"met": measure.met}
+        del row["at_least"]
+        rows.append(row)
     return json.dumps(
         {"bench": bench, "machine": machine(), "version": version("flexmarl"), "measures": rows},
         indent=2,
     )
+
+
+_BOUNDS = {False: "<= {:g}", True: ">= {:g}"}
 
 
 def as_table(bench: str, measures: Sequence[Measure]) -> Table:
@@ -118,7 +134,8 @@ def as_table(bench: str, measures: Sequence[Measure]) -> Table:
     table.add_column("met")
     for measure in measures:
         low_high = "" if measure.spread is None else "{:.2f} - {:.2f}".format(*measure.spread)
-        bound = ("<= {:g}" if measure.ratio is None else ">= {:g}x").format(measure.goal or 0)
+        form = ">= {:g}x" if measure.ratio is not None else _BOUNDS[measure.at_least]
+        bound = form.format(measure.goal or 0)
         table.add_row(
             measure.name,
             f"{measure.value:,.4g} {measure.unit}",

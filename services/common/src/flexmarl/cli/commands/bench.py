@@ -46,6 +46,24 @@ def train(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> N
 
 
 @app.command()
+def pipeline(
+    rounds: Annotated[int, typer.Option(min=1, max=20)] = 2, *, json: JsonOption = False
+) -> None:
+    """Steps per second with and without overlap of rollout and training; some minutes."""
+    from flexmarl.bench import pipeline as bench
+
+    _show("pipeline", bench.run(rounds), as_json=json)
+
+
+@app.command()
+def scale(*, json: JsonOption = False) -> None:
+    """What 64 engines, 8 policies and 2,000 episodes in flight cost orchestrator and worker."""
+    from flexmarl.bench import scale as bench
+
+    _show("scale", bench.run(), as_json=json)
+
+
+@app.command()
 def start(
     job: Annotated[Path, typer.Argument(metavar="JOB", exists=True, dir_okay=False)],
     rounds: Annotated[int, typer.Option(min=1, max=20)] = 3,
