@@ -29,7 +29,8 @@ spec:
   workflow: {name: single}
   reward: {name: exact-match}
   data: {uri: "file://tasks.jsonl"}
-  steps: 1
+  steps: 9
+  pipeline: {maxStaleness: 2, partialRollout: true}
 """
 SECRET = "secret"
 
@@ -129,3 +130,45 @@ async def test_what_is_played_can_be_leased_and_a_signal_drains(
         assert await running is grpc.StatusCode.OK
         assert await asyncio.to_thread(worker.wait, 30) == 0
         assert (await store.stored(1)).indexes == {0, 2}
+
+
+async def test_a_held_group_is_stored_in_its_place_unless_it_is_too_old_for_it(
+    processes: Processes, small_engine: Any, serve_engine: Any
+) -> None:
+    processes.start("worker", "flexmarl.rollout.process")
+    await wait_ready(processes.address("worker"), 60)
+    await wait_ready(processes.address("experience"), 60)
+    engine = small_engine()
+    engine.cuts = [1]
+    async with (
+        serve_engine(engine, "engine") as address,
+        ExperienceClient(processes.address("experience"), SECRET) as store,
+        channel(processes.address("worker"), SECRET) as connection,
+    ):
+        stub = rollout_pb2_grpc.RolloutStub(connection)
+        incarnation = await store.take_incarnation()
+        epoch = await store.take_epoch("solver")
+        asked = request(7, incarnation, address)
+        asked.hold, asked.routes[0].version, asked.routes[0].min_version = True, 3, 1
+        finished = await stub.RunGroup(asked, timeout=30)
+        assert (finished.oldest_version, finished.resumed_turns) == (1, 1)
+
+        async def place(step: int) -> bool:
+            asked_for = rollout_pb2.PlaceGroupRequest(played=asked.id)
+            asked_for.place.incarnation, asked_for.place.step = incarnation, step
+            return bool((await stub.PlaceGroup(asked_for, timeout=30)).duplicate)
+
+        with pytest.raises(grpc.aio.AioRpcError, match="takes versions 2 to 4") as stale:
+            await place(4)
+        assert stale.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert not await place(3)
+        assert await place(3)
+        (group,) = (await store.lease("solver", epoch, 3)).groups
+        assert (group.id.step, group.id.index, group.samples.version) == (3, 0, 1)
+        spans = [
+            (span.version, span.end - span.start)
+            for sequence in group.samples.sequences
+            for turn in sequence.turns
+            for span in turn.versions
+        ]
+        assert [tokens for version, tokens in spans if version == 1] == [1]

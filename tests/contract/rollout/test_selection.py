@@ -299,6 +299,28 @@ async def test_a_task_that_always_times_out_is_counted_and_told_once_with_its_id
         assert len(played.kept.groups) == 2  # stored, though empty: the step can close
 
 
+async def test_a_turn_that_was_cut_and_then_takes_too_long_is_a_timeout_like_any(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no outage of its engine, for which the group would be played again for ever."""
+    monkeypatch.setattr("flexmarl.rollout.policies.ACCEPTED_SECONDS", 0.2)
+    spec = "workflow: {name: single, timeout: 1}\nreward: {name: exact-match}"
+    async with stage(spec) as played:
+        engine = played.engines["solver"]
+        engine.cuts = [1]
+
+        async def wait(prompt: str) -> None:
+            if engine.turns[-1].resumed:
+                await asyncio.Event().wait()
+
+        engine.wait = wait
+        request = played.request()
+        request.episodes = 1
+        request.routes[0].version, request.routes[0].min_version = 3, 1
+        finished = await played.stub.RunGroup(request, timeout=30)
+        assert [episode.outcome for episode in finished.episodes] == ["timeout"]
+
+
 async def test_rewards_that_are_all_none_are_counted_and_told_once_with_the_task(
     stage: Any,
 ) -> None:

@@ -323,3 +323,66 @@ def test_a_field_that_records_lack_is_found(
     assert len(problems) == len(found)
     for problem, words in zip(problems, found, strict=True):
         assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def kept(group): ...\n", 'checked has no keep; did you mean "kept"'),
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError"),
+        ("class keep: ...\n", "is no function; keep(group)"),
+        ("keep = 5\n", "is no function"),
+        ("def keep(group, task): ...\n", "cannot be called with a group: missing a required"),
+        ("def keep(group):\n    yield True\n", "is a generator; it must return True or False"),
+    ],
+)
+def test_code_that_is_no_filter_is_named(
+    check: Callable[..., list[str]], code: str, words: str
+) -> None:
+    (problem,) = check(code, pipeline={"filter": {"entrypoint": "checked:keep"}})
+    assert problem.startswith('spec.pipeline.filter.entrypoint: "checked:keep"')
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def keep(group):\n    return True\n",
+        "async def keep(group):\n    return True\n",
+        "class Keep:\n    def __call__(self, group):\n        return True\nkeep = Keep()\n",
+    ],
+)
+def test_code_that_is_a_filter_has_no_problem(check: Callable[..., list[str]], code: str) -> None:
+    assert check(code, pipeline={"filter": {"entrypoint": "checked:keep"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        (["a"], ""),
+        ("a", ""),
+        (["a", "aa"], 'record 1 of spec.data names "aa", which is no agent; a; did you mean "a"?'),
+        ([], "has an empty list in its field"),
+        (3, "has 3 in its field"),
+        ([["a"]], "names a list of 1, which is no agent"),
+        (None, "has nothing in its field"),
+    ],
+)
+def test_participants_that_are_no_agents_are_found(tmp_path: Path, needs: Any, words: str) -> None:
+    workflow = WorkflowSpec(name="single", participants="needs")
+    records = {"spec.data": [{"question": "1", "answer": "1", "needs": needs}]}
+    code = JobCode(workflow, RewardSpec(name="exact-match"), None, ["a"], records=records)
+    problems = [str(problem) for problem in check_code(code, tmp_path)]
+    assert len(problems) == bool(words)
+    assert all(words in problem for problem in problems)
+
+
+def test_a_task_without_the_column_of_participants_is_found(tmp_path: Path) -> None:
+    workflow = WorkflowSpec(name="single", participants="need")
+    records = {"spec.data": [{"question": "1", "answer": "1", "needs": ["a"]}]}
+    code = JobCode(workflow, RewardSpec(name="exact-match"), None, ["a"], records=records)
+    (problem,) = check_code(code, tmp_path)
+    assert str(problem) == (
+        'spec.workflow.participants: record 1 of spec.data has no field "need"; '
+        'there is question, answer or needs; did you mean "needs"?'
+    )
