@@ -77,14 +77,14 @@ def shuffled(
     ],
 )
 def test_no_arrival_changes_a_bit(name: str, dtype: torch.dtype) -> None:
-    requests = make_requests(36)
+    requests = make_requests(24)
     model = make_model(name, dtype)
     alone: Said = {}
     one_by_one = InvariantBackend(model, [3, 5])
     for request in requests[::3]:
         alone |= play(one_by_one, [[request]])
     together = play(InvariantBackend(model, [3, 5]), [requests])
-    assert len({ids for ids, _ in together.values()}) > 18
+    assert len({ids for ids, _ in together.values()}) > 12
     assert alone.items() <= together.items()
     arrivals: list[tuple[int, ...]] = [(7, 1, 20), (17, 3)]
     for seed, sizes in enumerate(arrivals):

@@ -13,6 +13,14 @@ STALE = "spec.pipeline.maxStaleness=1"
             "allowed, which one samples a token depends on timing",
         ),
         (
+            [
+                "spec.pipeline.deterministic=true",
+                "spec.policies[verifier].engine.transformers.threads=2",
+            ],
+            "spec.policies[1].engine.transformers.threads: 2 in a deterministic job; must be 1: "
+            "how threads share a sum decides its rounding",
+        ),
+        (
             ["spec.pipeline.partialRollout=true"],
             "spec.pipeline.partialRollout: unfinished episodes cannot go on at a newer version; "
             "needs pipeline.maxStaleness above 0",

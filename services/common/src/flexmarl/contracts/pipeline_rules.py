@@ -34,6 +34,19 @@ def staleness_fits_the_mode(spec: Place) -> Iterator[Problem]:
         )
 
 
+def deterministic_engines_have_one_thread(spec: Place) -> Iterator[Problem]:
+    if spec["pipeline"]["deterministic"].value is not True:
+        return
+    for policy in spec["policies"].items():
+        threads = policy["engine"]["transformers"]["threads"]
+        if (threads.number() or 1) > 1:
+            yield Problem(
+                threads.path,
+                f"{show(threads.value)} in a deterministic job",
+                "must be 1: how threads share a sum decides its rounding",
+            )
+
+
 def updates_split_the_step(spec: Place) -> Iterator[Problem]:
     batch = spec["batch"]
     tasks, updates = batch["tasksPerStep"].number(8), batch["updatesPerStep"].number(1)
@@ -124,6 +137,7 @@ def selection_is_possible(spec: Place) -> Iterator[Problem]:
 
 PIPELINE_RULES = (
     staleness_fits_the_mode,
+    deterministic_engines_have_one_thread,
     updates_split_the_step,
     corrections_are_used,
     selection_is_possible,
