@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -9,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from flexmarl.experience.store import Store
 from flexmarl.models.causal_lm import build_model
 from flexmarl.runtime.grpc import channel, serving
 from flexmarl.runtime.settings import Settings
+from flexmarl.tensors.sets import TensorSet
 from flexmarl.tensors.torch_bridge import load_into
 from flexmarl.trainer.compute import Compute
 from flexmarl.trainer.server import register
@@ -44,6 +47,8 @@ from flexmarl.trainer.slot import Slot
 TOKEN = "job-token"
 WAIT = 60.0
 PROMPT = np.array([257, 104, 105, 256, 259], np.int32)
+LOOSE: dict[str, dict[str, Any]] = {"solver": {"maxLogprobGap": 100.0}}
+"""Groups of invented log-probs."""
 TINY = "random://llama?hidden=16&layers=1&heads=2"
 _uids = itertools.count()
 
@@ -145,10 +150,17 @@ class Rig:
             GroupId(self.incarnation, step, index),
             f"task-{index}",
             [
-                PolicySamples(name, step, tuple(rows) if name == policy else ())
+                PolicySamples(name, oldest(rows, step), tuple(rows))
+                if name == policy
+                else PolicySamples(name, step)
                 for name in self.job.spec.trained_policies
             ],
         )
+
+    def elsewhere(self, shm_dir: Path) -> Rig:
+        """The same job as a pod with a shared memory of its own sees it."""
+        shm_dir.mkdir()
+        return replace(self, settings=self.settings.model_copy(update={"shm_dir": shm_dir}))
 
     def rows(
         self,
@@ -159,6 +171,7 @@ class Rig:
         *,
         logprobs: list[float] | None = None,
         agent: str = "solver",
+        version: int | None = None,
     ) -> list[Sequence]:
         """Episodes of one sampled token each after the same prompt."""
         group = GroupId(self.incarnation, step, index)
@@ -167,9 +180,8 @@ class Rig:
         for episode, (token, reward) in enumerate(zip(tokens, rewards, strict=True)):
             mask, probs = np.zeros(length, np.uint8), np.zeros(length, np.float32)
             mask[-1], probs[-1] = 1, (logprobs or [-5.5] * len(tokens))[episode]
-            turn = TurnSpan(
-                len(PROMPT), length, (VersionSpan(step, 0, 1),), "length", temperature=1.0
-            )
+            span = VersionSpan(step if version is None else version, 0, 1)
+            turn = TurnSpan(len(PROMPT), length, (span,), "length", temperature=1.0)
             rows.append(
                 Sequence(
                     id=group.sequence_id(episode, agent, 0),
@@ -195,6 +207,11 @@ class Rig:
         return torch.log_softmax(logits[0, -1], -1)
 
 
+def oldest(rows: list[Sequence], step: int) -> int:
+    spans = [span for row in rows for turn in row.turns for span in turn.versions]
+    return min((span.version for span in spans), default=step)
+
+
 class Rigs:
     """Makes rigs; all of them end with the test."""
 
@@ -206,7 +223,12 @@ class Rigs:
         shm = self._root / "shm"
         shm.mkdir(exist_ok=True)
         store = await self._stack.enter_async_context(
-            Store(self._url, uid, described.spec.trained_policies)
+            Store(
+                self._url,
+                uid,
+                described.spec.trained_policies,
+                max_staleness=described.spec.pipeline.max_staleness,
+            )
         )
         await store.check()
         address = await self._stack.enter_async_context(
@@ -228,6 +250,44 @@ class Rigs:
 async def rigs(store_url: str, tmp_path: Path) -> AsyncIterator[Rigs]:
     async with AsyncExitStack() as stack:
         yield Rigs(stack, store_url, tmp_path)
+
+
+async def fill(rig: Rig, step: int, groups: int, seed: int = 0, *, shuffled: bool = False) -> None:
+    """`groups` groups of four episodes that depend on nothing but the seed."""
+    order = list(range(groups))
+    if shuffled:
+        Random(seed).shuffle(order)
+    for index in order:
+        await fill_one(rig, step, index, seed)
+
+
+async def fill_one(rig: Rig, step: int, index: int, seed: int = 0) -> None:
+    random = Random(f"{seed}/{step}/{index}")
+    tokens = [random.randrange(256) for _ in range(4)]
+    rewards: list[float | None] = [random.random() for _ in range(4)]
+    await rig.append(step, index, rig.rows(step, index, tokens, rewards))
+
+
+def state_of(rig: Rig, policy: str = "solver") -> dict[str, bytes]:
+    """Every byte of the committed state, moments and all."""
+    name = f"{rig.settings.job_uid}.{policy}"
+    with TensorSet.open(rig.settings.shm_dir, name) as tensors, tensors.reading() as views:
+        return {name: bytes(view) for name, view in views.items()}
+
+
+def version_of(rig: Rig, policy: str = "solver") -> int:
+    """Committed in shared memory."""
+    with TensorSet.open(rig.settings.shm_dir, f"{rig.settings.job_uid}.{policy}") as tensors:
+        commit = tensors.committed()
+        assert commit is not None
+        return commit.version
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once it holds."""
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110  # nothing tells when
+            await asyncio.sleep(0.01)
 
 
 def bind(policy: str = "solver", epoch: int = 1, **fields: Any) -> pb.BindRequest:

@@ -2,44 +2,32 @@
 
 import asyncio
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 import torch
-from tests.contract.trainer.conftest import PROMPT, TOKEN, WAIT, Rig, Rigs, bind, train
+from tests.contract.trainer.conftest import (
+    LOOSE,
+    PROMPT,
+    TOKEN,
+    WAIT,
+    Rig,
+    Rigs,
+    bind,
+    fill,
+    fill_one,
+    state_of,
+    train,
+)
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flexmarl.contracts.v1 import trainer_pb2 as pb
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.runtime.errors import InvalidRequestError, NotFoundError, UnavailableError
-from flexmarl.tensors.sets import TensorSet
 from flexmarl.trainer.export import export
-
-LOOSE = {"solver": {"maxLogprobGap": 100.0}}
-"""Groups of invented log-probs."""
-
-
-async def fill(rig: Rig, step: int, groups: int, seed: int = 0, *, shuffled: bool = False) -> None:
-    """`groups` groups of four episodes that depend on nothing but the seed."""
-    order = list(range(groups))
-    if shuffled:
-        Random(seed).shuffle(order)
-    for index in order:
-        random = Random(f"{seed}/{step}/{index}")
-        tokens = [random.randrange(256) for _ in range(4)]
-        rewards: list[float | None] = [random.random() for _ in range(4)]
-        await rig.append(step, index, rig.rows(step, index, tokens, rewards))
-
-
-def state_of(rig: Rig, policy: str = "solver") -> dict[str, bytes]:
-    """Every byte of the committed state, moments and all."""
-    name = f"{rig.settings.job_uid}.{policy}"
-    with TensorSet.open(rig.settings.shm_dir, name) as tensors, tensors.reading() as views:
-        return {name: bytes(view) for name, view in views.items()}
 
 
 def refused(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> tuple[Any, str]:
@@ -91,7 +79,7 @@ async def test_a_repeated_step_is_answered_not_trained(rigs: Rigs) -> None:
 class Forgetful(ExperienceClient):
     """Dies between the commit of the state and its acknowledgement."""
 
-    async def commit(self, policy: str, epoch: int, step: int) -> int:
+    async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         raise UnavailableError("the process was killed here")
 
 
@@ -151,7 +139,7 @@ async def test_a_cancelled_step_leaves_no_trace(rigs: Rigs) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:  # the second group never comes
             await trainer.TrainStep(train(0, 2), timeout=0.5)
         assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await fill_rest(rig)
+        await fill_one(rig, 0, 1)
         resumed = await trainer.TrainStep(train(0, 2), timeout=WAIT)
     async with other.serving() as trainer:
         await trainer.Bind(bind(epoch=await other.epoch()), timeout=WAIT)
@@ -159,12 +147,6 @@ async def test_a_cancelled_step_leaves_no_trace(rigs: Rigs) -> None:
         straight = await trainer.TrainStep(train(0, 2), timeout=WAIT)
     assert resumed.metrics["tokens"] == 8
     assert resumed.weights.checksum == straight.weights.checksum
-
-
-async def fill_rest(rig: Rig) -> None:
-    random = Random("0/0/1")
-    tokens = [random.randrange(256) for _ in range(4)]
-    await rig.append(0, 1, rig.rows(0, 1, tokens, [random.random() for _ in range(4)]))
 
 
 async def test_a_slot_that_stops_gives_its_step_back(rigs: Rigs) -> None:

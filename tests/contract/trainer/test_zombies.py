@@ -1,0 +1,132 @@
+"""A slot that was replaced and does not know it: nothing that it does counts."""
+
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from tests.contract.trainer.conftest import (
+    LOOSE,
+    TOKEN,
+    WAIT,
+    Rig,
+    Rigs,
+    bind,
+    fill,
+    state_of,
+    train,
+    version_of,
+)
+
+from flexmarl.experience.client import ExperienceClient
+
+GROUPS = 2
+
+
+async def refused(call: object) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call  # type: ignore[misc]
+    return error.value.code()
+
+
+async def undisturbed(rigs: Rigs) -> dict[str, bytes]:
+    rig = await rigs(LOOSE)
+    async with rig.serving() as trainer:
+        await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
+        await fill(rig, 0, GROUPS)
+        await trainer.TrainStep(train(0, GROUPS), timeout=WAIT)
+    return state_of(rig)
+
+
+class Overtaken(ExperienceClient):
+    """Whose policy gets a new epoch just before the commit: the state is published already."""
+
+    async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
+        await self.take_epoch(policy)
+        return await super().commit(policy, epoch, step, keep=keep)
+
+
+async def test_in_the_same_pod_a_new_slot_waits_for_the_memory_that_a_zombie_writes(
+    rigs: Rigs,
+) -> None:
+    rig = await rigs(LOOSE)
+    async with rig.serving() as zombie, rig.serving() as trainer:
+        old = await rig.epoch()
+        await zombie.Bind(bind(epoch=old), timeout=WAIT)
+        await fill(rig, 0, GROUPS)
+        new = await rig.epoch()
+        unavailable = grpc.StatusCode.UNAVAILABLE
+        assert await refused(trainer.Bind(bind(epoch=new), timeout=WAIT)) is unavailable
+        # Its next lease tells it; it lets go of the memory and has written nothing.
+        step = zombie.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
+        assert await refused(step) is grpc.StatusCode.ABORTED
+        assert version_of(rig) == 0
+        await trainer.Bind(bind(epoch=new), timeout=WAIT)
+        again = zombie.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
+        assert await refused(again) is grpc.StatusCode.FAILED_PRECONDITION
+        # Told to bind again by an orchestrator as old as itself, it cannot have the memory.
+        assert await refused(zombie.Bind(bind(epoch=old), timeout=WAIT)) is unavailable
+        await trainer.TrainStep(train(0, GROUPS, epoch=new), timeout=WAIT)
+    assert state_of(rig) == await undisturbed(rigs)
+
+
+async def test_what_a_zombie_published_before_it_was_replaced_is_trained_once(rigs: Rigs) -> None:
+    rig = await rigs(LOOSE)
+    async with (
+        Overtaken(rig.address, TOKEN) as overtaken,
+        rig.serving(overtaken) as zombie,
+        rig.serving() as trainer,
+    ):
+        old = await rig.epoch()
+        await zombie.Bind(bind(epoch=old), timeout=WAIT)
+        await fill(rig, 0, GROUPS)
+        step = zombie.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
+        assert await refused(step) is grpc.StatusCode.ABORTED
+        saved = state_of(rig)
+        new = await rig.epoch()
+        bound = await trainer.Bind(bind(epoch=new), timeout=WAIT)
+        assert bound.weights.version == 1
+        answer = await trainer.TrainStep(train(0, GROUPS, epoch=new), timeout=WAIT)
+        assert answer.weights == bound.weights
+        assert await rig.experience.commit("solver", new, 0) == 0  # acknowledged just now
+    assert state_of(rig) == saved == await undisturbed(rigs)
+
+
+async def test_in_another_pod_a_zombie_trains_for_itself_and_is_refused_at_the_commit(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    rig = await rigs(LOOSE)
+    there = rig.elsewhere(tmp_path / "elsewhere")
+    async with (
+        Overtaken(rig.address, TOKEN) as overtaken,
+        there.serving(overtaken) as zombie,
+        rig.serving() as trainer,
+    ):
+        old = await rig.epoch()
+        await zombie.Bind(bind(epoch=old), timeout=WAIT)
+        await fill(rig, 0, GROUPS)
+        step = zombie.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
+        assert await refused(step) is grpc.StatusCode.ABORTED
+        assert version_of(there) == 1  # which nobody announces
+        new = await rig.epoch()
+        bound = await trainer.Bind(bind(epoch=new), timeout=WAIT)
+        assert bound.weights.version == 0
+        answer = await trainer.TrainStep(train(0, GROUPS, epoch=new), timeout=WAIT)
+        assert answer.metrics["tokens"] == 8  # the groups are still there: all of them
+    assert state_of(rig) == await undisturbed(rigs)
+
+
+async def test_an_epoch_from_before_is_refused_wherever_it_is_bound(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    """An orchestrator of the past binds its epoch to a slot that knows nothing of the new one."""
+    rig = await rigs(LOOSE)
+    there: Rig = rig.elsewhere(tmp_path / "elsewhere")
+    async with there.serving() as trainer:
+        old = await rig.epoch()
+        await rig.epoch()
+        await trainer.Bind(bind(epoch=old), timeout=WAIT)
+        await fill(rig, 0, GROUPS)
+        step = trainer.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
+        assert await refused(step) is grpc.StatusCode.ABORTED
+        assert version_of(there) == 0
