@@ -2,7 +2,7 @@
 
 The file NAME.do in the run directory tells it what to do: `exit CODE`, `raise`, `deaf`, `spawn` or
 `complete`. Without one it serves until it is asked to stop. Whoever is told of a store by
-TESTED_STORE keeps a key in it.
+TESTED_STORE keeps keys in it.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ def main() -> None:
     print(f"{name} says hello", flush=True)
     if store := os.environ.get("TESTED_STORE"):
         with redis.Redis.from_url(store) as client:
-            client.set(f"{{{os.environ['FLEXMARL_JOB_UID']}}}:{name}", "x")
+            uid = os.environ["FLEXMARL_JOB_UID"]
+            client.mset({f"{{{uid}}}:{name}": "x", f"{{default/team/{uid}}}:{name}": "x"})
     order = run_dir / f"{name}.do"
     words = order.read_text().split() if order.exists() else [""]
     match words:

@@ -1,5 +1,7 @@
 """`flexmarl run` around a supervisor that plays no job; the real one is tried in tests/e2e."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from tests.unit.cli.runs import evaluation, lines, metric, progress, write_job
 from typer.testing import CliRunner, Result
 
 from flexmarl.cli.app import app
+from flexmarl.cli.commands import report
 from flexmarl.contracts.reading import read_job
 
 
@@ -84,6 +87,25 @@ def test_a_job_that_fails_says_its_last_words_and_has_a_report(
     assert result.stderr.splitlines() == [f"The job failed: {outcome.message}",
                                           "Logs: runs/digits/logs"]  # fmt: skip
     assert (tmp_path / "runs/digits/report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_report_is_written_changes_nothing(
+    tmp_path: Path, calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    write_job(tmp_path)
+    write = report.write
+
+    def bothered(root: Path) -> Path:
+        os.kill(os.getpid(), number)
+        return write(root)
+
+    monkeypatch.setattr(report, "write", bothered)
+    handler = signal.getsignal(number)
+    result = run(monkeypatch, playing(calls, Outcome(), "Complete"))
+    assert result.exit_code == 0
+    assert (tmp_path / "runs/digits/report.html").exists()
+    assert signal.getsignal(number) == handler
 
 
 def test_an_interrupted_job_says_how_to_go_on(

@@ -1,6 +1,7 @@
 """Removes what a job keeps in a store that outlives it; the embedded one ends with its job."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 
 from flexmarl.runtime.errors import FlexMARLError
@@ -27,8 +28,7 @@ async def forget(
         await asyncio.gather(removing, hurrying, return_exceptions=True)
     reason = "there was no time" if removing.cancelled() else removing.result()
     if reason:
-        prefix = f"{{{uids[-1]}}}:"
-        say(f"warning: keys that start with {prefix} may be left in the store: {reason}")
+        say(f"warning: keys of {uids[-1]} may be left in the store: {reason}")
 
 
 async def _remove(url: str, uids: Sequence[str]) -> str:
@@ -36,19 +36,23 @@ async def _remove(url: str, uids: Sequence[str]) -> str:
     from redis.exceptions import RedisError
 
     from flexmarl.experience.connection import connect, translated
-    from flexmarl.experience.keys import Keys
 
-    prefixes = tuple(Keys(uid).prefix.encode() for uid in uids)
     try:
         async with translated(), connect(url) as client:
             cursor = 0
             while True:
                 # One pass over the server's keys, however many submissions there were.
                 cursor, found = await client.scan(cursor, match="{*}:*", count=PAGE)
-                ours = [key for key in found if key.startswith(prefixes)]
+                ours = [key for key in found if uid_of(os.fsdecode(key)) in uids]
                 if ours:
                     await client.unlink(*ours)
                 if cursor == 0:
                     return ""
     except (FlexMARLError, RedisError) as error:
         return str(error)
+
+
+def uid_of(key: str) -> str:
+    """Of the job whose key it is: keys start with `{uid}` or `{namespace/name/uid}`; else empty."""
+    tag, closed, _ = key.partition("}:")
+    return tag[1:].rpartition("/")[2] if closed and tag.startswith("{") else ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,16 +80,30 @@ def _play(file: JobFile, root: Path, *, resume: bool, plain: bool) -> int:
         elsewhere = "" if root == default_dir(file) else f" --run-dir {root}"
         warn(f"Interrupted. Go on with: flexmarl run {file.path}{elsewhere} --resume")
         return INTERRUPTED
-    data = RunData(root)
-    data.refresh()
-    if data.metrics or data.evals:
-        _print_result(data)
-    say(f"Report: {report.write(root)}")
+    with _unbothered():
+        data = RunData(root)
+        data.refresh()
+        if data.metrics or data.evals:
+            _print_result(data)
+        say(f"Report: {report.write(root)}")
     if not outcome.complete:
         warn(f"The job failed: {outcome.message}")
         warn(f"Logs: {root / 'logs'}")
         return FAILED
     return 0
+
+
+@contextmanager
+def _unbothered() -> Iterator[None]:
+    """In the block, which is short, signals that mean stop do nothing: the job has ended."""
+    from flexmarl.local.supervisor import STOP_SIGNALS
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _print_result(data: RunData) -> None:
