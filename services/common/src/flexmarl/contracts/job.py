@@ -317,7 +317,10 @@ class PipelineSpec(Model):
     overlap: bool = True
     """Fold groups while others are still being played; off: wait for the whole step first."""
     deterministic: bool = False
-    """Fold groups in index order in fixed micro-batches: bit-equal with and without overlap."""
+    """Fold groups in index order in fixed micro-batches: bit-equal with and without overlap. The
+    transformers engine then samples every turn in the same shapes whoever shares the batch, so that
+    two runs, killed or not, end with the same weights on machines of one kind; it needs one thread
+    and is up to four times slower."""
     max_staleness: Annotated[int, Field(ge=0, le=16)] = 0
     """How many versions older than the one it trains a token may be. 0: none, every step is
     sampled from its own version. Above, groups of as many later steps are played ahead."""
