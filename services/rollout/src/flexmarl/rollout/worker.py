@@ -57,7 +57,7 @@ EMPTY = Counter(
 )
 HELD = Gauge("flexmarl_rollout_held_groups", "Groups that wait for their place in a step.")
 
-MOST_EPISODES = 1024
+MOST_EPISODES = 4096
 """At a time; further ones wait for their turn."""
 MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
