@@ -100,6 +100,24 @@ async def test_a_cancelled_turn_is_aborted_and_leaves_the_others_alone(
     assert pool.client(address).outstanding <= 7
 
 
+async def test_a_turn_that_is_cancelled_as_the_worker_ends_leaves_nothing_behind(
+    small_engine: Any, serve_engine: Any
+) -> None:
+    engine = small_engine()
+    engine.wait = lambda _: asyncio.Event().wait()
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+    async with serve_engine(engine) as address:
+        async with EnginePool("secret", call_seconds=30) as pool:
+            gone = asyncio.ensure_future(policy(pool, address).generate(call()))
+            await until(lambda: bool(engine.requests))
+            gone.cancel()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+    assert gone.cancelled()
+    assert failures == []
+
+
 async def test_a_restarted_engine_gets_the_same_turn_again(
     pool: EnginePool, small_engine: Any, serve_engine: Any
 ) -> None:

@@ -36,6 +36,7 @@ class EnginePool:
         self._wrong: set[str] = set()
         self._group = asyncio.TaskGroup()
         self._context = copy_context()
+        self._closing = False
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -48,6 +49,7 @@ class EnginePool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._closing = True
         for task in self._running:
             task.cancel()
         try:
@@ -60,6 +62,9 @@ class EnginePool:
                 await client.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closing:  # a last abort: the engine notices that its call is gone
+            work.close()
+            return
         # Calls carry turns of many groups: what they log must not name that of one.
         task = self._group.create_task(work, context=self._context.copy())
         self._running.add(task)
