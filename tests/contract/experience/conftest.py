@@ -46,22 +46,33 @@ _uids = itertools.count()
 
 @dataclass
 class Server:
-    """One embedded store that a test may kill and start again."""
+    """One embedded store that a test may kill and start again.
+
+    Without a `user` the test may do anything in it, for any number of jobs.
+    """
 
     directory: Path
     memory_mib: int = 256
+    user: str = ""
+    uid: str = "1"
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def url(self) -> str:
-        return f"unix://:p%22w%20%5C@{self.directory}/store.sock"
+        return f"unix://{self.user}:p%22w%20%5C@{self.directory}/store.sock"
+
+    @property
+    def log(self) -> Path:
+        """What the server could read again."""
+        [path] = (self.directory / "appendonlydir").glob("*.incr.aof")
+        return path
 
     def start(self) -> None:
         job = self.directory / "job.yaml"
         job.write_text(JOB.format(memory=self.memory_mib))
         env = os.environ | {
             "FLEXMARL_JOB_FILE": str(job),
-            "FLEXMARL_JOB_UID": "unused",
+            "FLEXMARL_JOB_UID": self.uid,
             "FLEXMARL_STORE_URL": self.url,
         }
         code = "from flexmarl.experience.embedded import main; main()"
@@ -74,7 +85,7 @@ class Server:
                 try:
                     client.ping()
                     return
-                except redis.ConnectionError:
+                except (redis.ConnectionError, redis.BusyLoadingError):
                     time.sleep(0.05)
         raise AssertionError((self.directory / "store.log").read_text())
 
@@ -94,10 +105,10 @@ class Server:
 
 
 @contextmanager
-def running(memory_mib: int = 256) -> Iterator[Server]:
+def running(memory_mib: int = 256, **fields: str) -> Iterator[Server]:
     """A server of its own; its socket's path stays short whatever the test is called."""
     with tempfile.TemporaryDirectory(prefix="flexmarl-") as directory:
-        server = Server(Path(directory), memory_mib)
+        server = Server(Path(directory), memory_mib, **fields)
         server.start()
         try:
             yield server

@@ -6,18 +6,35 @@ from flexmarl.experience.embedded import quoted, server_config
 from flexmarl.runtime.errors import InvalidJobError
 
 
-def test_the_server_keeps_everything_in_memory_and_refuses_when_full() -> None:
-    config = server_config("unix://:secret%20word@/run/job/store.sock", 64)
-    assert config["requirepass"] == "secret word"
-    assert config["unixsocket"] == "/run/job/store.sock"
-    assert (config["port"], config["save"], config["appendonly"]) == ("0", "", "no")
-    assert (config["maxmemory"], config["maxmemory-policy"]) == ("64mb", "noeviction")
+def test_the_server_logs_what_it_holds_and_refuses_when_full() -> None:
+    config = server_config("unix://:secret%20word@/run/job/store.sock", "job", 64)
+    assert {
+        ("requirepass", "secret word"),
+        ("port", "0"),
+        ("unixsocket", "/run/job/store.sock"),
+        ("dir", "/run/job"),
+        ("save", ""),
+        ("appendonly", "yes"),
+        ("appendfsync", "everysec"),
+        ("maxmemory", "64mb"),
+        ("maxmemory-policy", "noeviction"),
+    } <= set(config)
+
+
+def test_a_named_user_is_the_only_one_and_its_password_is_not_written_down() -> None:
+    config = server_config("unix://me:secret@/run/job/store.sock", "a/b/c", 64)
+    users = [words for words in config if words[0] == "user"]
+    assert users[0][:3] == ("user", "me", "on")
+    assert users[0][4:8] == ("resetkeys", "~{a/b/c}:*", "resetchannels", "&{a/b/c}:*")
+    assert users[1] == ("user", "default", "off")
+    assert not any(words[0] == "requirepass" for words in config)
+    assert "secret" not in str(config)
 
 
 @pytest.mark.parametrize("url", ["", "redis://localhost", "unix://store.sock", "file:///x"])
 def test_any_other_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidJobError, match="FLEXMARL_STORE_URL"):
-        server_config(url, 64)
+        server_config(url, "job", 64)
 
 
 def test_values_are_quoted_for_the_configuration() -> None:

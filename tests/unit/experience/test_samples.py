@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,66 +85,91 @@ def test_what_goes_over_the_wire_comes_back_the_same(given: list[Sequence]) -> N
 
 
 def test_arrays_are_little_endian_bytes() -> None:
-    one = to_wire(samples_of(GROUP)[0]).sequences[0]
-    values = struct.unpack("<4i", one.token_ids)
-    assert values == tuple(sequence(GROUP, 0, "solver").token_ids.tolist())
+    message = to_wire(samples_of(GROUP)[0])
+    values = struct.unpack("<8i", message.token_ids)
+    assert values[:4] == tuple(sequence(GROUP, 0, "solver").token_ids.tolist())
+    assert values[4:] == tuple(sequence(GROUP, 1, "solver").token_ids.tolist())
 
 
-def _set(**fields: Any) -> Callable[[pb.Sequence], None]:
-    def change(message: pb.Sequence) -> None:
+def _set(**fields: Any) -> Callable[[pb.PolicySamples], None]:
+    def change(message: pb.PolicySamples) -> None:
         for name, value in fields.items():
-            setattr(message, name, value)
+            setattr(message.sequences[1], name, value)
 
     return change
 
 
-def _turn(**fields: Any) -> Callable[[pb.Sequence], None]:
-    def change(message: pb.Sequence) -> None:
+def _turn(**fields: Any) -> Callable[[pb.PolicySamples], None]:
+    def change(message: pb.PolicySamples) -> None:
         for name, value in fields.items():
-            setattr(message.turns[0], name, value)
+            setattr(message.sequences[1].turns[0], name, value)
 
     return change
 
 
-def _swap(name: str, width: int) -> Callable[[pb.Sequence], None]:
-    def change(message: pb.Sequence) -> None:
-        swapped = np.frombuffer(getattr(message, name), f"<u{width}").byteswap()
-        setattr(message, name, swapped.tobytes())
+def _array(name: str, values: bytes) -> Callable[[pb.PolicySamples], None]:
+    """The second sequence's part of an array becomes `values`."""
+
+    def change(message: pb.PolicySamples) -> None:
+        whole = getattr(message, name)
+        setattr(message, name, whole[: len(whole) // 2] + values)
 
     return change
+
+
+def _swapped(message: pb.PolicySamples) -> None:
+    ids = np.frombuffer(message.token_ids, "<u4").copy()
+    ids[4:] = ids[4:].byteswap()
+    message.token_ids = ids.tobytes()
 
 
 def floats(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
-WRONG = {
-    "mask of another length": (_set(loss_mask=b"\0\1\1"), "3 mask values"),
-    "half a token id": (_set(token_ids=b"\1" * 15), "3.75 token ids"),
-    "log-probs of another length": (_set(logprobs=b""), "0 log-probs"),
-    "log-prob nan": (_set(logprobs=floats(0, 0, -1, float("nan"))), "log-prob nan at position 3"),
-    "log-prob -inf": (_set(logprobs=floats(0, 0, -float("inf"), 0)), "log-prob -inf at position 2"),
-    "log-prob positive": (_set(logprobs=floats(0, 0, 0.5, 0)), "log-prob 0.5 at position 2"),
-    "log-prob on the prompt": (_set(logprobs=floats(-1, 0, -1, -1)), "outside of the mask -1"),
-    "log-probs big-endian": (_set(logprobs=struct.pack(">4f", 0, 0, -0.5, -1.5)), "log-prob"),
-    "token ids big-endian": (_swap("token_ids", 4), "token id"),
-    "token id negative": (_set(token_ids=struct.pack("<4i", 1, 2, -7, 3)), "token id -7 at pos"),
-    "token ids garbage": (_set(token_ids=b"\xff\xfe\xfd\x7f" * 4), "token id"),
-    "mask of something else": (_set(loss_mask=b"\0\2\1\1"), "mask is not 0 outside"),
-    "mask beyond the turn": (_set(loss_mask=b"\0\1\1\1"), "mask is not 0 outside"),
-    "mask short of the turn": (_set(loss_mask=b"\0\0\0\1"), "mask is not 1 throughout"),
+def _version(message: pb.PolicySamples) -> None:
+    message.sequences[1].turns[0].versions[0].start = 1
+
+
+WRONG: dict[str, tuple[Callable[[pb.PolicySamples], None], str]] = {
+    "log-prob nan": (
+        _array("logprobs", floats(0, 0, -1, float("nan"))),
+        "log-prob nan at position 3",
+    ),
+    "log-prob -inf": (
+        _array("logprobs", floats(0, 0, -float("inf"), 0)),
+        "log-prob -inf at position 2",
+    ),
+    "log-prob positive": (
+        _array("logprobs", floats(0, 0, 0.5, 0)),
+        "log-prob 0.5 at position 2",
+    ),
+    "log-prob on the prompt": (_array("logprobs", floats(-1, 0, -1, -1)), "outside of the mask -1"),
+    "log-probs big-endian": (_array("logprobs", struct.pack(">4f", 0, 0, -0.5, -1.5)), "log-prob"),
+    "token ids big-endian": (_swapped, "token id"),
+    "token id negative": (
+        _array("token_ids", struct.pack("<4i", 1, 2, -7, 3)),
+        "token id -7 at position 2",
+    ),
+    "token ids garbage": (_array("token_ids", b"\xff\xfe\xfd\x7f" * 4), "token id"),
+    "mask of something else": (
+        _array("loss_mask", b"\0\2\1\1"),
+        "mask is not 0 outside of its turns: 2 at position 1",
+    ),
+    "mask beyond the turn": (_array("loss_mask", b"\0\1\1\1"), "mask is not 0 outside"),
+    "mask short of the turn": (_array("loss_mask", b"\0\0\0\1"), "mask is not 1 throughout"),
     "turn beyond the end": (_turn(end=9), "turn [2, 9)"),
     "turn backwards": (_turn(start=4, end=2), "turn [4, 2)"),
     "finish reason": (_turn(finish_reason="eos"), "'eos'"),
     "temperature": (_turn(temperature=float("nan")), "temperature is nan"),
     "turn's reward": (_turn(reward=float("inf")), "[2, 4) is inf"),
     "reward": (_set(reward=float("nan")), "reward is nan"),
-    "no turn": (lambda message: message.ClearField("turns"), "has no turn"),
-    "no versions": (lambda message: message.turns[0].ClearField("versions"), "cover 0 of 2"),
-    "version gap": (
-        lambda message: _set(start=1)(message.turns[0].versions[0]),
-        "version span [1, 2) after 0",
+    "no turn": (lambda message: message.sequences[1].ClearField("turns"), "has no turn"),
+    "no versions": (
+        lambda message: message.sequences[1].turns[0].ClearField("versions"),
+        "cover 0 of 2",
     ),
+    "version gap": (_version, "version span [1, 2) after 0"),
 }
 
 
@@ -151,33 +177,55 @@ WRONG = {
 def test_a_broken_sequence_is_named(why: str) -> None:
     change, words = WRONG[why]
     message = to_wire(samples_of(GROUP)[0])
-    change(message.sequences[1])
+    change(message)
     with pytest.raises(InvalidRequestError) as caught:
         from_wire(message)
     assert message.sequences[1].id in str(caught.value)
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    (_array("loss_mask", b"\0\1\1"), "7 mask values"),
+    (_array("token_ids", b"\1" * 15), "7.75 token ids"),
+    (_array("logprobs", b""), "4 log-probs"),
+    (_set(tokens=5), "for 9 tokens of 2 sequences"),
+    (_set(tokens=1 << 31), "for 2147483652 tokens"),
+    (lambda message: message.ClearField("sequences"), "for 0 tokens of 0 sequences"),
+])  # fmt: skip
+def test_arrays_of_another_length_are_refused(
+    change: Callable[[pb.PolicySamples], None], words: str
+) -> None:
+    message = to_wire(samples_of(GROUP)[0])
+    change(message)
+    with pytest.raises(InvalidRequestError, match="samples of 'solver'") as caught:
+        from_wire(message)
+    assert words in str(caught.value)
+
+
 def test_one_id_twice_is_refused() -> None:
     message = to_wire(samples_of(GROUP)[0])
-    message.sequences[1].CopyFrom(message.sequences[0])
+    message.sequences[1].id = message.sequences[0].id
     with pytest.raises(InvalidRequestError, match=r"3/7/11/0/solver/0: appears twice"):
         from_wire(message)
 
 
-def test_arrays_of_another_type_are_refused() -> None:
+@pytest.mark.parametrize(("arrays", "words"), [
+    ({"token_ids": np.zeros(4, np.int64)}, "not int64"),
+    ({"loss_mask": np.zeros((2, 2), np.uint8)}, "one dimension"),
+    ({"logprobs": np.zeros(3, np.float32)}, "4 token ids, 4 mask values and 3 log-probs"),
+])  # fmt: skip
+def test_arrays_of_another_kind_are_refused(arrays: dict[str, Any], words: str) -> None:
+    wrong = replace(sequence(GROUP, 0, "solver"), **arrays)
+    with pytest.raises(InvalidRequestError, match=rf"3/7/11/0/solver/0: .*{words}"):
+        to_wire(PolicySamples("solver", 7, (wrong,)), check=False)
+
+
+def test_arrays_with_gaps_between_their_values_are_sent_without_them() -> None:
     good = sequence(GROUP, 0, "solver")
-    wrong = Sequence(
-        id=good.id,
-        agent=good.agent,
-        episode=0,
-        token_ids=good.token_ids.astype(np.int64),
-        loss_mask=good.loss_mask,
-        logprobs=good.logprobs,
-        turns=good.turns,
+    spread = replace(good, token_ids=np.repeat(good.token_ids, 2)[::2])
+    assert to_wire(PolicySamples("solver", 7, (spread,))) == to_wire(
+        PolicySamples("solver", 7, (good,))
     )
-    with pytest.raises(InvalidRequestError, match=r"3/7/11/0/solver/0: .* not int64"):
-        to_wire(PolicySamples("solver", 7, (wrong,)))
 
 
 def test_what_was_leased_is_a_group() -> None:

@@ -349,6 +349,9 @@ class WeightSyncSpec(Model):
 class StoreSpec(Model):
     url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://.+")] | None = None
     """A Redis >= 7 or Valkey >= 8; none: an embedded Valkey."""
+    ca_file: str | None = None
+    """Certificates (PEM) of who signed that of a `rediss://` server, relative to the job file; by
+    default the system's."""
     max_memory_mib: Positive = 512
     """Of the embedded Valkey. A whole step must fit, else the job ends and says so."""
 

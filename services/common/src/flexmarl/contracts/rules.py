@@ -263,6 +263,9 @@ def services_are_used(spec: Place) -> Iterator[Problem]:
             yield ignored(spec["store"]["maxMemoryMib"], "the store at url has its own limit")
         if spec["roles"]["store"].given:
             yield ignored(spec["roles"]["store"], "store.url names a store that runs elsewhere")
+    encrypted = (spec["store"]["url"].text() or "").startswith("rediss://")
+    if spec["store"]["caFile"].given and not encrypted:
+        yield ignored(spec["store"]["caFile"], "only a rediss:// url has certificates")
     policies = spec["policies"].items()
     kinds = {_kind(policy) for policy in policies}
     if spec["roles"]["engine"].given and kinds == {EngineKind.OPENAI}:

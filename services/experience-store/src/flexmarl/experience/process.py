@@ -4,6 +4,8 @@ import stamina
 import structlog
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.experience.capacity import check_capacity
+from flexmarl.experience.keys import job_tag
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
 from flexmarl.runtime import main as runtime
@@ -19,13 +21,22 @@ log = structlog.get_logger()
 async def body(settings: Settings, job: MARLJob) -> None:
     """Serve until cancelled.
 
-    InvalidJobError: groups would not be safe in the server. JobFailedError: a step does not fit.
+    InvalidJobError: groups would not be safe in the server, or not even short steps fit.
+    JobFailedError: a step does not fit.
     """
     url = settings.store_url or job.spec.store.url
     if not url:
         raise InvalidJobError("store.url: neither the job nor FLEXMARL_STORE_URL names a server")
-    embedded = job.spec.store.url is None
-    async with Store(url, settings.job_uid, job.spec.trained_policies, alone=embedded) as store:
+    spec, metadata = job.spec, job.metadata
+    ca_file = spec.store.ca_file
+    async with Store(
+        url,
+        job_tag(metadata.namespace, metadata.name, settings.job_uid),
+        spec.trained_policies,
+        max_staleness=spec.pipeline.max_staleness,
+        alone=spec.store.url is None,
+        ca_file=settings.base_dir / ca_file if ca_file else None,
+    ) as store:
         async for attempt in stamina.retry_context(
             on=UnavailableError,
             attempts=None,
@@ -36,13 +47,14 @@ async def body(settings: Settings, job: MARLJob) -> None:
         ):
             with attempt:
                 server = await store.check()
+        check_capacity(spec, server.max_memory)
         async with serving(
             register(store),
             settings.listen,
             token=settings.token,
             drain_seconds=settings.drain_seconds,
         ) as address:
-            log.info("serving", address=address, store=server)
+            log.info("serving", address=address, store=server.name)
             try:
                 await store.serve()
             finally:

@@ -10,6 +10,7 @@ nothing in without that, and nothing out whose bytes changed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,10 +98,16 @@ class LeasedGroup:
 
 def to_wire(samples: PolicySamples, *, check: bool = True) -> pb.PolicySamples:
     """The message of `samples`; InvalidRequestError names the sequence that breaks a rule."""
+    sequences = samples.sequences
+    for sequence in sequences:
+        _check_types(sequence)
     message = pb.PolicySamples(
         policy=samples.policy,
         version=samples.version,
-        sequences=[_sequence_to_wire(sequence) for sequence in samples.sequences],
+        sequences=[_sequence_to_wire(sequence) for sequence in sequences],
+        token_ids=_end_to_end("<i4", [sequence.token_ids for sequence in sequences]),
+        loss_mask=_end_to_end("u1", [sequence.loss_mask for sequence in sequences]),
+        logprobs=_end_to_end("<f4", [sequence.logprobs for sequence in sequences]),
     )
     if check:
         check_samples(message)
@@ -111,11 +118,15 @@ def from_wire(message: pb.PolicySamples, *, check: bool = True) -> PolicySamples
     """The samples in `message`; InvalidRequestError names the sequence that breaks a rule."""
     if check:
         check_samples(message)
-    return PolicySamples(
-        policy=message.policy,
-        version=message.version,
-        sequences=tuple(_sequence_from_wire(sequence) for sequence in message.sequences),
-    )
+    ids = np.frombuffer(message.token_ids, "<i4")
+    mask = np.frombuffer(message.loss_mask, np.uint8)
+    logprobs = np.frombuffer(message.logprobs, "<f4")
+    sequences, start = [], 0
+    for each in message.sequences:
+        own = slice(start, start + each.tokens)
+        sequences.append(_sequence_from_wire(each, ids[own], mask[own], logprobs[own]))
+        start = own.stop
+    return PolicySamples(message.policy, message.version, tuple(sequences))
 
 
 def group_id_to_wire(group: GroupId) -> pb.GroupId:
@@ -135,7 +146,7 @@ def leased_from_wire(message: pb.LeasedGroup) -> LeasedGroup:
     )
 
 
-def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
+def _check_types(sequence: Sequence) -> None:
     ids, mask, logprobs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
     if ids.dtype != np.int32 or mask.dtype != np.uint8 or logprobs.dtype != np.float32:
         raise InvalidRequestError(
@@ -147,13 +158,23 @@ def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
             f"sequence {sequence.id}: token_ids, loss_mask and logprobs have one dimension, not "
             f"{ids.ndim}, {mask.ndim} and {logprobs.ndim}"
         )
+    if not len(ids) == len(mask) == len(logprobs):
+        raise InvalidRequestError(
+            f"sequence {sequence.id}: {len(ids)} token ids, {len(mask)} mask values and "
+            f"{len(logprobs)} log-probs; there must be as many of each"
+        )
+
+
+def _end_to_end(dtype: str, arrays: list[NDArray[Any]]) -> bytes:
+    return b"".join([np.ascontiguousarray(array, dtype) for array in arrays])
+
+
+def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
     return pb.Sequence(
         id=sequence.id,
         agent=sequence.agent,
         episode=sequence.episode,
-        token_ids=ids.astype("<i4", copy=False).tobytes(),
-        loss_mask=mask.tobytes(),
-        logprobs=logprobs.astype("<f4", copy=False).tobytes(),
+        tokens=len(sequence.token_ids),
         turns=[
             pb.TurnSpan(
                 start=turn.start,
@@ -172,14 +193,19 @@ def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
     )
 
 
-def _sequence_from_wire(message: pb.Sequence) -> Sequence:
+def _sequence_from_wire(
+    message: pb.Sequence,
+    ids: NDArray[np.int32],
+    mask: NDArray[np.uint8],
+    logprobs: NDArray[np.float32],
+) -> Sequence:
     return Sequence(
         id=message.id,
         agent=message.agent,
         episode=message.episode,
-        token_ids=np.frombuffer(message.token_ids, "<i4"),
-        loss_mask=np.frombuffer(message.loss_mask, np.uint8),
-        logprobs=np.frombuffer(message.logprobs, "<f4"),
+        token_ids=ids,
+        loss_mask=mask,
+        logprobs=logprobs,
         turns=tuple(
             TurnSpan(
                 start=turn.start,

@@ -38,20 +38,27 @@ redis.pcall('PUBLISH', ARGV[1], '')
 return taken
 """
 
+DROP = """
+-- Deletes the entries of one step and policy; how many there were.
+local function drop(entries, stream)
+  local names = redis.call('ZRANGE', entries, 0, -1)
+  for _, name in ipairs(names) do redis.call('XDEL', stream, stream_id(name)) end
+  redis.call('DEL', entries)
+  return #names
+end
+"""
+
 FORGET = """
--- Forgets the open steps that `chosen` says; how many entries of them nobody had committed.
--- Streams are KEYS[4] and on, their policies ARGV[4] and on.
-local function forget(steps, prefix, chosen)
+-- Forgets the open steps that `chosen` says, what is `spared` of them not; how many entries of them
+-- nobody had committed. Streams are KEYS[4] and on, their policies ARGV[4] and on.
+local function forget(steps, prefix, chosen, spared)
   local purged = 0
   for _, open in ipairs(redis.call('SMEMBERS', steps)) do
     if chosen(tonumber(open)) then
       for i = 4, #ARGV do
-        local entries = prefix .. 'entries:' .. ARGV[i] .. ':' .. open
-        for _, name in ipairs(redis.call('ZRANGE', entries, 0, -1)) do
-          redis.call('XDEL', KEYS[i], stream_id(name))
-          purged = purged + 1
+        if not spared(ARGV[i], open) then
+          purged = purged + drop(prefix .. 'entries:' .. ARGV[i] .. ':' .. open, KEYS[i])
         end
-        redis.call('DEL', entries)
       end
       redis.call('DEL', prefix .. 'stored:' .. open)
       redis.call('SREM', steps, open)
@@ -66,9 +73,20 @@ ROLL_BACK = f"""#!lua flags=allow-oom
 -- ARGV: channel, step, prefix of the job's keys, policies
 -- A new incarnation that knows nothing of this step and later ones.
 {STREAM_ID}
+{DROP}
 {FORGET}
-local step = tonumber(ARGV[2])
-forget(KEYS[3], ARGV[3], function(open) return open >= step end)
+local step, prefix = tonumber(ARGV[2]), ARGV[3]
+local function undone(open) return open >= step end
+forget(KEYS[3], prefix, undone, function() return false end)
+for i = 4, #ARGV do
+  local kept = prefix .. 'kept:' .. ARGV[i]
+  for _, one in ipairs(redis.call('SMEMBERS', kept)) do
+    if undone(tonumber(one)) then
+      drop(prefix .. 'entries:' .. ARGV[i] .. ':' .. one, KEYS[i])
+      redis.call('SREM', kept, one)
+    end
+  end
+end
 local closed = redis.call('GET', KEYS[2])
 if closed and tonumber(closed) >= step then
   if step == 0 then redis.call('DEL', KEYS[2]) else redis.call('SET', KEYS[2], step - 1) end
@@ -115,6 +133,21 @@ redis.pcall('PUBLISH', ARGV[4], '')
 return reply
 """
 
+STANDING = f"""#!lua flags=allow-oom
+-- KEYS: incarnation, closed, steps, stored; ARGV: incarnation, step, index
+-- What becomes of a group that found no memory. Open: the oldest step that still has identities,
+-- how many there are of this one.
+{FENCE}
+local current = fenced(KEYS[1], ARGV[1])
+if current then return {{'fenced', current}} end
+local step = tonumber(ARGV[2])
+local closed = redis.call('GET', KEYS[2])
+if closed and step <= tonumber(closed) then return {{'duplicate'}} end
+if redis.call('HGET', KEYS[4], ARGV[3]) == '' then return {{'duplicate'}} end
+for _, open in ipairs(redis.call('SMEMBERS', KEYS[3])) do step = math.min(step, tonumber(open)) end
+return {{'open', step, redis.call('HLEN', KEYS[4])}}
+"""
+
 LOCATE = f"""#!lua flags=allow-oom
 -- KEYS: epoch, entries; ARGV: epoch, lower bound, limit. Names of the entries after the bound.
 {FENCE}
@@ -124,15 +157,26 @@ return {{'ok', redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], '+', 'LIMIT', 0, ARGV
 """
 
 COMMIT = f"""#!lua flags=allow-oom
--- KEYS: epoch, entries, stream; ARGV: epoch. How many entries went, how many are left.
+-- KEYS: epoch, stream, kept; ARGV: epoch, step, steps to keep, start of the names of its entries
+-- How many entries went, how many are left.
 {FENCE}
 {STREAM_ID}
+{DROP}
 local current = fenced(KEYS[1], ARGV[1])
 if current then return {{'fenced', current}} end
-local names = redis.call('ZRANGE', KEYS[2], 0, -1)
-for _, name in ipairs(names) do redis.call('XDEL', KEYS[3], stream_id(name)) end
-redis.call('DEL', KEYS[2])
-return {{'ok', #names, redis.call('XLEN', KEYS[3])}}
+local step, keep, entries, gone = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], 0
+if keep == 0 then
+  gone = drop(entries .. ARGV[2], KEYS[2])
+elseif redis.call('EXISTS', entries .. ARGV[2]) == 1 then
+  redis.call('SADD', KEYS[3], ARGV[2])
+end
+for _, one in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if tonumber(one) <= step - keep then
+    gone = gone + drop(entries .. one, KEYS[2])
+    redis.call('SREM', KEYS[3], one)
+  end
+end
+return {{'ok', gone, redis.call('XLEN', KEYS[2])}}
 """
 
 DISCARD = f"""#!lua flags=allow-oom
@@ -154,16 +198,21 @@ return 1
 CLOSE = f"""#!lua flags=allow-oom
 -- KEYS: incarnation, closed, steps, stream of each policy
 -- ARGV: incarnation, step, prefix of the job's keys, policies
--- Forgets this step and any earlier one. How many entries nobody had committed.
+-- Forgets this step and any earlier one, but what is kept for replay. How many entries nobody had
+-- committed.
 {FENCE}
 {STREAM_ID}
+{DROP}
 {FORGET}
 local current = fenced(KEYS[1], ARGV[1])
 if current then return {{'fenced', current}} end
 local step = tonumber(ARGV[2])
 local closed = redis.call('GET', KEYS[2])
 if not closed or step > tonumber(closed) then redis.call('SET', KEYS[2], ARGV[2]) end
-return {{'ok', forget(KEYS[3], ARGV[3], function(open) return open <= step end)}}
+local function kept(policy, open)
+  return redis.call('SISMEMBER', ARGV[3] .. 'kept:' .. policy, open) == 1
+end
+return {{'ok', forget(KEYS[3], ARGV[3], function(open) return open <= step end, kept)}}
 """
 
 PUT_STATE = f"""#!lua flags=allow-oom
@@ -173,6 +222,38 @@ local current = fenced(KEYS[1], ARGV[1])
 if current then return {{'fenced', current}} end
 if #ARGV > 1 then redis.call('HSET', KEYS[2], unpack(ARGV, 2)) end
 return {{'ok'}}
+"""
+
+RIGHTS = """#!lua flags=no-writes,allow-oom
+-- ARGV: key, channel, n, n commands to be tried, commands to be asked for. What this user may not
+-- do. Tried is what a script may contain, because the refusal then says what is missing; a script
+-- that may not write refuses those that would, after their rights. All arguments are as they should
+-- be: asked for a command without its arguments, servers have crashed.
+local lacking, said = {}, {}
+local function lacks(what)
+  if not said[what] then lacking[#lacking + 1] = what end
+  said[what] = true
+end
+for i = 4, #ARGV do
+  local words = {}
+  for word in ARGV[i]:gmatch('[^ |]+') do
+    words[#words + 1] = word == 'KEY' and ARGV[1] or word == 'CHANNEL' and ARGV[2] or word
+  end
+  local name = ARGV[i]:match('^%S+')
+  if i > 3 + ARGV[3] then
+    local shut_out = said.channels and name:find('subscribe')
+    if not shut_out and not redis.acl_check_cmd(unpack(words)) then lacks(name) end
+  else
+    local reply = redis.pcall(unpack(words))
+    local refusal = type(reply) == 'table' and reply.err or ''
+    if refusal:find('ermission') or refusal:find('The user executing') then
+      if refusal:find(' run ') then lacks(name)
+      elseif refusal:find('channel') then lacks('channels')
+      else lacks('keys') end
+    end
+  end
+end
+return lacking
 """
 
 

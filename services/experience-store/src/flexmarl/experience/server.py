@@ -23,7 +23,7 @@ class Groups(Protocol):
     async def lease(
         self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
     ) -> Lease: ...
-    async def commit(self, policy: str, epoch: int, step: int) -> int: ...
+    async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
     async def close_step(self, incarnation: int, step: int) -> None: ...
     async def get_state(self) -> dict[str, str]: ...
@@ -60,7 +60,9 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         return pb.LeaseResponse(groups=lease.groups, cursor=lease.cursor)
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
-        deleted = await self._store.commit(request.policy, request.epoch, request.step)
+        deleted = await self._store.commit(
+            request.policy, request.epoch, request.step, keep=request.keep
+        )
         return pb.CommitResponse(deleted=deleted)
 
     async def Stored(self, request: pb.StoredRequest, context: Any) -> pb.StoredResponse:

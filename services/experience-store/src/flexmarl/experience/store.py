@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,20 +29,27 @@ from prometheus_client import Counter, Gauge
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience import scripts
 from flexmarl.experience.arrivals import Arrivals
-from flexmarl.experience.checks import MAX_COUNTER, check_group
-from flexmarl.experience.connection import check_server, connect, translated
+from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
+from flexmarl.experience.connection import Server, check_server, connect, translated
 from flexmarl.experience.entries import encode
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Lease, Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
-from flexmarl.runtime.errors import FullError, InvalidRequestError, JobFailedError
+from flexmarl.runtime.errors import (
+    FullError,
+    InvalidRequestError,
+    JobFailedError,
+    StalePolicyError,
+)
 
 APPENDS = Counter("flexmarl_experience_appends_total", "Groups offered.", ["outcome"])
 BYTES = Counter("flexmarl_experience_stored_bytes_total", "Payload of stored groups.")
-LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not committed.", ["policy"])
+LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not deleted.", ["policy"])
 PURGED = Counter("flexmarl_experience_purged_total", "Entries that a closed step left.")
 
 MAX_LEASE_GROUPS = 1024
+STUCK_SECONDS = 1.0
+"""A store is too small when it was full for this long with nothing in it that may go."""
 log = structlog.get_logger()
 
 
@@ -55,7 +63,8 @@ class Store:
     """The store of the job `uid`, whose trained policies are `policies`, in the server at `url`.
 
     Raises FencedError, FullError, UnavailableError; InvalidRequestError and StalePolicyError for
-    what no retry can mend. `alone`: nobody else keeps anything in the server.
+    what no retry can mend. `alone`: nobody else keeps anything in the server. `ca_file`: whose
+    certificates are trusted under `rediss://`.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class Store:
         *,
         max_staleness: int = 0,
         alone: bool = False,
+        ca_file: Path | None = None,
     ) -> None:
         self._keys = keys = Keys(uid)
         self._policies = frozenset(policies)
@@ -73,13 +83,15 @@ class Store:
         self._max_staleness = max_staleness
         self._alone = alone
         self._too_small: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._redis = connect(url)
+        self._stuck: tuple[int, float] | None = None
+        self._redis = connect(url, ca_file)
         self._leases = Leases(self._redis, keys)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
         self._append = self._redis.register_script(scripts.APPEND)
+        self._standing = self._redis.register_script(scripts.STANDING)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._close = self._redis.register_script(scripts.CLOSE)
         self._put_state = self._redis.register_script(scripts.PUT_STATE)
@@ -108,9 +120,9 @@ class Store:
         """Until cancelled; JobFailedError once the memory cannot hold a single step."""
         await asyncio.shield(self._too_small)
 
-    async def check(self) -> str:
-        """The server's name and version; InvalidJobError when groups are not safe in it."""
-        return await check_server(self._redis)
+    async def check(self) -> Server:
+        """The server; InvalidJobError when groups are not safe in it."""
+        return await check_server(self._redis, self._keys.tag)
 
     async def take_incarnation(self, roll_back_to: int | None = None) -> int:
         """A new incarnation, which fences older ones.
@@ -141,7 +153,12 @@ class Store:
 
     async def append(self, request: pb.AppendGroupRequest) -> bool:
         """Store a group for all policies at once. False: it was stored or trained before."""
-        check_group(request, self._policies, self._max_staleness)
+        try:
+            check_group(request, self._policies, self._max_staleness)
+        except (InvalidRequestError, StalePolicyError) as error:
+            APPENDS.labels("refused").inc()
+            log.warning("group refused", group=group_name(request.id), reason=str(error))
+            raise
         group, step = request.id, request.id.step
         keys: list[str] = [
             self._keys.incarnation,
@@ -160,9 +177,10 @@ class Store:
             async with translated():
                 outcome, *rest = await self._append(keys, args)
         except FullError:
-            APPENDS.labels("full").inc()
-            await self._judge_fullness(step)
+            if await self._known_already(group):  # asked again: it needs no memory
+                return False
             raise
+        self._stuck = None
         APPENDS.labels(_text(outcome)).inc()
         refuse_fenced("incarnation", group.incarnation, outcome, rest)
         if outcome == b"duplicate":
@@ -172,21 +190,42 @@ class Store:
             LAG.labels(samples.policy).set(length)
         return True
 
-    async def _judge_fullness(self, step: int) -> None:
-        """Memory is freed when a step closes: one that fills it alone would wait for ever."""
-        if not self._alone or self._too_small.done():
-            return
+    async def _known_already(self, group: pb.GroupId) -> bool:
+        """Whether a group that found no memory is stored; FencedError for an old incarnation."""
+        keys, step = self._keys, group.step
         async with translated():
-            open_steps = {int(one) for one in await self._redis.smembers(self._keys.steps)}
-            stored = await self._redis.hlen(self._keys.stored(step))
-            most = int((await self._redis.info("memory"))["maxmemory"])
-        if open_steps <= {step}:
-            self._too_small.set_exception(
-                JobFailedError(
-                    f"the store's {most >> 20} MiB are full after {stored} groups of step {step}, "
-                    "and none can go before the step is whole: raise spec.store.maxMemoryMib"
-                )
+            outcome, *rest = await self._standing(
+                [keys.incarnation, keys.closed, keys.steps, keys.stored(step)],
+                [group.incarnation, step, group.index],
             )
+        APPENDS.labels("full" if outcome == b"open" else _text(outcome)).inc()
+        refuse_fenced("incarnation", group.incarnation, outcome, rest)
+        if outcome == b"duplicate":
+            return True
+        oldest, stored = rest
+        await self._judge_fullness(step, oldest=oldest, stored=stored)
+        return False
+
+    async def _judge_fullness(self, step: int, *, oldest: int, stored: int) -> None:
+        """Memory is freed when a step is whole and trained: while the oldest one lacks a group that
+        does not fit any more, nobody will free any.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._alone or self._too_small.done() or oldest < step:
+            self._stuck = None
+        elif self._stuck is None or self._stuck[0] != step:
+            self._stuck = step, now  # what a commit frees may come a moment later
+        elif now - self._stuck[1] >= STUCK_SECONDS:
+            async with translated():
+                most = int((await self._redis.info("memory"))["maxmemory"])
+            if not self._too_small.done():
+                self._too_small.set_exception(
+                    JobFailedError(
+                        f"the store's {most >> 20} MiB are full after {stored} groups of step "
+                        f"{step}, and none can go before the step is whole: raise "
+                        "spec.store.maxMemoryMib"
+                    )
+                )
 
     async def lease(
         self,
@@ -218,14 +257,18 @@ class Store:
                 return lease
             await self._arrivals.wait(arrival, left)
 
-    async def commit(self, policy: str, epoch: int, step: int) -> int:
-        """Delete the policy's groups of the step. How many there were: 0 when done before."""
+    async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
+        """Acknowledge the policy's groups of the step; how many were deleted: 0 when done before.
+
+        The groups of the last `keep` steps, this one included, can still be leased.
+        """
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
         keys = self._keys
         async with translated():
             outcome, *rest = await self._commit(
-                [keys.epoch(policy), keys.entries(policy, step), keys.stream(policy)], [epoch]
+                [keys.epoch(policy), keys.stream(policy), keys.kept(policy)],
+                [epoch, step, keep, keys.entries(policy, step).removesuffix(str(step))],
             )
         refuse_fenced("epoch", epoch, outcome, rest)
         deleted, left = rest

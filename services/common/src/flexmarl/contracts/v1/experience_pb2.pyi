@@ -115,28 +115,23 @@ Global___TurnSpan: _TypeAlias = TurnSpan  # noqa: Y015
 
 @_typing.final
 class Sequence(_message.Message):
-    """Token ids of one conversation of one agent, with a mask of 1 on the ids that it sampled."""
+    """Token ids of one conversation of one agent; its `tokens` arrays' values are the next ones of the
+    samples' arrays.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     EPISODE_FIELD_NUMBER: _builtins.int
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOSS_MASK_FIELD_NUMBER: _builtins.int
-    LOGPROBS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """{incarnation}/{step}/{index}/{episode}/{agent}/{seq}"""
     agent: _builtins.str
     episode: _builtins.int
-    token_ids: _builtins.bytes
-    """int32, little-endian, [T]"""
-    loss_mask: _builtins.bytes
-    """uint8, [T]"""
-    logprobs: _builtins.bytes
-    """float32, little-endian, [T]; 0 where the mask is 0"""
+    tokens: _builtins.int
     reward: _builtins.float
     """of this agent in this episode; absent: unscorable, excluded"""
     @_builtins.property
@@ -147,15 +142,13 @@ class Sequence(_message.Message):
         id: _builtins.str = ...,
         agent: _builtins.str = ...,
         episode: _builtins.int = ...,
-        token_ids: _builtins.bytes = ...,
-        loss_mask: _builtins.bytes = ...,
-        logprobs: _builtins.bytes = ...,
+        tokens: _builtins.int = ...,
         turns: _abc.Iterable[Global___TurnSpan] | None = ...,
         reward: _builtins.float | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "agent", b"agent", "episode", b"episode", "id", b"id", "logprobs", b"logprobs", "loss_mask", b"loss_mask", "reward", b"reward", "token_ids", b"token_ids", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "agent", b"agent", "episode", b"episode", "id", b"id", "reward", b"reward", "tokens", b"tokens", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
@@ -165,15 +158,26 @@ Global___Sequence: _TypeAlias = Sequence  # noqa: Y015
 
 @_typing.final
 class PolicySamples(_message.Message):
-    """What one policy learns from one group. No sequence: an empty marker, the policy took no turn."""
+    """What one policy learns from one group. No sequence: an empty marker, the policy took no turn.
+    Arrays hold T values, those of all sequences end to end.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SEQUENCES_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOSS_MASK_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
+    token_ids: _builtins.bytes
+    """int32, little-endian, [T]"""
+    loss_mask: _builtins.bytes
+    """uint8, [T]: 1 on the ids that the agent sampled"""
+    logprobs: _builtins.bytes
+    """float32, little-endian, [T]; 0 where the mask is 0"""
     @_builtins.property
     def sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sequence]: ...
     def __init__(
@@ -182,10 +186,13 @@ class PolicySamples(_message.Message):
         policy: _builtins.str = ...,
         version: _builtins.int = ...,
         sequences: _abc.Iterable[Global___Sequence] | None = ...,
+        token_ids: _builtins.bytes = ...,
+        loss_mask: _builtins.bytes = ...,
+        logprobs: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "sequences", b"sequences", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "loss_mask", b"loss_mask", "policy", b"policy", "sequences", b"sequences", "token_ids", b"token_ids", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

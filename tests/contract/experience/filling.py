@@ -1,0 +1,22 @@
+"""Steps full of small groups, and what a policy finds of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.experience.groups import request
+
+from flexmarl.experience.samples import GroupId
+from flexmarl.experience.store import Store
+
+
+async def indexes(store: Store, policy: str, epoch: int, step: int, cursor: str = "") -> list[int]:
+    lease = await store.lease(policy, epoch, step, cursor=cursor)
+    return [group.id.index for group in lease.groups]
+
+
+async def fill(store: Store, step: int, count: int, **sizes: Any) -> int:
+    incarnation = await store.take_incarnation()
+    for index in range(count):
+        assert await store.append(request(GroupId(incarnation, step, index), **sizes))
+    return incarnation

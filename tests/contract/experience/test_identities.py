@@ -1,0 +1,168 @@
+"""Each identity once, for all policies at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.contract.experience.conftest import Server
+from tests.contract.experience.filling import fill, indexes
+from tests.unit.experience.groups import POLICIES, request
+
+from flexmarl.experience.keys import Keys
+from flexmarl.experience.samples import GroupId
+from flexmarl.experience.store import Store
+from flexmarl.runtime.errors import (
+    FencedError,
+    InvalidRequestError,
+    StalePolicyError,
+)
+
+
+async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> None:
+    incarnation = await fill(store, 0, 3)
+    for number, policy in enumerate(POLICIES):
+        epoch = await store.take_epoch(policy)
+        lease = await store.lease(policy, epoch, 0)
+        assert [group.id.index for group in lease.groups] == [0, 1, 2]
+        for group in lease.groups:
+            sent = request(GroupId(incarnation, 0, group.id.index))
+            assert group.task_id == sent.task_id
+            assert group.samples == sent.policies[number]
+
+
+async def test_an_append_is_idempotent(store: Store) -> None:
+    incarnation = await fill(store, 0, 1)
+    assert not await store.append(request(GroupId(incarnation, 0, 0)))
+    assert await indexes(store, "solver", await store.take_epoch("solver"), 0) == [0]
+
+
+async def test_what_an_older_incarnation_stored_is_not_stored_again(store: Store) -> None:
+    await fill(store, 0, 2)
+    newer = await store.take_incarnation()
+    assert not await store.append(request(GroupId(newer, 0, 1)))
+    assert (await store.stored(0)).indexes == [0, 1]
+
+
+async def test_a_refused_group_leaves_nothing_for_any_policy(store: Store) -> None:
+    """The second policy's samples are broken: the first one's are not stored either."""
+    incarnation = await store.take_incarnation()
+    broken = request(GroupId(incarnation, 0, 0))
+    broken.policies[1].sequences[1].reward = float("nan")
+    with pytest.raises(InvalidRequestError, match="1/0/0/1/verifier/0"):
+        await store.append(broken)
+    for policy in POLICIES:
+        assert await indexes(store, policy, await store.take_epoch(policy), 0) == []
+    assert (await store.stored(0)).indexes == []
+    assert await store.append(request(GroupId(incarnation, 0, 0)))
+
+
+async def test_a_policy_that_took_no_turn_gets_an_empty_marker(store: Store) -> None:
+    await fill(store, 0, 2, silent=frozenset({"verifier"}))
+    lease = await store.lease("verifier", await store.take_epoch("verifier"), 0)
+    assert [group.id.index for group in lease.groups] == [0, 1]
+    assert all(not group.samples.sequences for group in lease.groups)
+    assert {group.samples.policy for group in lease.groups} == {"verifier"}
+
+
+async def test_a_stale_version_is_refused(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    stale = request(GroupId(incarnation, 4, 0))
+    stale.policies[0].version = 3
+    with pytest.raises(StalePolicyError, match="version 3 of 'solver'"):
+        await store.append(stale)
+
+
+async def test_commit_is_idempotent_and_leaves_other_policies_alone(store: Store) -> None:
+    await fill(store, 0, 3)
+    epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+    assert await store.commit("solver", epochs["solver"], 0) == 3
+    assert await store.commit("solver", epochs["solver"], 0) == 0
+    assert await indexes(store, "solver", epochs["solver"], 0) == []
+    assert await indexes(store, "verifier", epochs["verifier"], 0) == [0, 1, 2]
+
+
+async def test_a_committed_group_is_not_stored_again(store: Store) -> None:
+    incarnation = await fill(store, 0, 2)
+    for policy in POLICIES:
+        await store.commit(policy, await store.take_epoch(policy), 0)
+    assert (await store.stored(0)).indexes == [0, 1]
+    assert not await store.append(request(GroupId(incarnation, 0, 1)))
+
+
+async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
+    incarnation = await fill(store, 1, 2)
+    await store.close_step(incarnation, 1)
+    await store.close_step(incarnation, 0)  # late, and without effect
+    for step in (0, 1):
+        stored = await store.stored(step)
+        assert (stored.indexes, stored.closed) == ([], True)
+        assert not await store.append(request(GroupId(incarnation, step, 0)))
+    assert not (await store.stored(2)).closed
+    assert await store.append(request(GroupId(incarnation, 2, 0)))
+
+
+async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, uid: str) -> None:
+    incarnation = await fill(store, 0, 2)
+    await store.commit("solver", await store.take_epoch("solver"), 0)  # verifier's are left over
+    await store.close_step(incarnation, 0)
+    keys = Keys(uid)
+    with server.client() as client:
+        names = {name.decode() for name in client.keys(f"{keys.prefix}*")}
+        assert all(client.xlen(keys.stream(policy)) == 0 for policy in POLICIES)
+    assert names == {
+        keys.incarnation, keys.closed, keys.epoch("solver"), *map(keys.stream, POLICIES)
+    }  # fmt: skip
+
+
+async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> None:
+    first = await store.take_incarnation()
+    for step in range(4):
+        await store.append(request(GroupId(first, step, 0)))
+    await store.close_step(first, 2)
+    second = await store.take_incarnation(roll_back_to=1)
+    assert second == first + 1
+    assert (await store.stored(0)).closed
+    for step in (1, 2, 3):
+        stored = await store.stored(step)
+        assert (stored.indexes, stored.closed) == ([], False)
+        assert await store.append(request(GroupId(second, step, 0)))
+    epoch = await store.take_epoch("solver")
+    for step in (1, 2, 3):
+        lease = await store.lease("solver", epoch, step)
+        assert [group.id.incarnation for group in lease.groups] == [second]
+    with pytest.raises(FencedError):
+        await store.append(request(GroupId(first, 1, 5)))
+    await store.take_incarnation(roll_back_to=0)
+    assert not (await store.stored(0)).closed
+
+
+async def test_state_is_one_hash_whose_other_fields_stay(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    await store.put_state(incarnation, {"step": "3", "versions": '{"solver": 3}'})
+    await store.put_state(incarnation, {"step": "4"})
+    await store.put_state(incarnation, {})
+    assert await store.get_state() == {"step": "4", "versions": '{"solver": 3}'}
+
+
+async def test_concurrent_producers_with_duplicates_store_each_identity_once(
+    store: Store,
+) -> None:
+    incarnation = await store.take_incarnation()
+
+    async def produce(worker: int) -> int:
+        order = [(worker * 7 + offset) % 20 for offset in range(20)]
+        return sum([await store.append(request(GroupId(incarnation, 0, at))) for at in order])
+
+    accepted = await asyncio.gather(*(produce(worker) for worker in range(32)))
+    assert sum(accepted) == 20
+    for policy in POLICIES:
+        found = await indexes(store, policy, await store.take_epoch(policy), 0)
+        assert sorted(found) == list(range(20))
+
+
+async def test_jobs_of_one_server_do_not_meet(server: Server, store: Store) -> None:
+    await fill(store, 0, 1)
+    async with Store(server.url, "default/job/other", POLICIES) as other:
+        assert (await other.stored(0)).indexes == []
+        assert await other.take_incarnation() == 1

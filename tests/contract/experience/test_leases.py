@@ -1,0 +1,168 @@
+"""Whole groups of one step, in order of arrival, again for every new epoch."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.contract.experience.conftest import Server
+from tests.contract.experience.filling import fill, indexes
+from tests.unit.experience.groups import POLICIES, request
+
+from flexmarl.experience.keys import Keys
+from flexmarl.experience.leases import MAX_LEASE_BYTES
+from flexmarl.experience.samples import GroupId
+from flexmarl.experience.store import Store
+from flexmarl.runtime.errors import (
+    InvalidRequestError,
+)
+
+
+async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None:
+    incarnation = await fill(store, 0, 5)
+    epoch = await store.take_epoch("solver")
+    first = await store.lease("solver", epoch, 0, max_groups=2)
+    second = await store.lease("solver", epoch, 0, cursor=first.cursor, max_groups=2)
+    assert [group.id.index for group in (*first.groups, *second.groups)] == [0, 1, 2, 3]
+    assert await indexes(store, "solver", epoch, 0, second.cursor) == [4]
+    third = await store.lease("solver", epoch, 0, cursor=second.cursor)
+    assert (await store.lease("solver", epoch, 0, cursor=third.cursor)) == type(third)(
+        [], third.cursor
+    )
+    await store.append(request(GroupId(incarnation, 0, 9)))
+    assert await indexes(store, "solver", epoch, 0, third.cursor) == [9]
+
+
+async def test_a_new_epoch_reads_every_uncommitted_entry_again(store: Store) -> None:
+    await fill(store, 0, 4)
+    first = await store.take_epoch("solver")
+    assert await indexes(store, "solver", first, 0) == [0, 1, 2, 3]
+    second = await store.take_epoch("solver")
+    assert await indexes(store, "solver", second, 0) == [0, 1, 2, 3]
+
+
+async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    for index in range(3):
+        for step in (6, 5):
+            await store.append(request(GroupId(incarnation, step, index)))
+    epoch = await store.take_epoch("solver")
+    lease = await store.lease("solver", epoch, 5, max_groups=2)
+    assert [(group.id.step, group.id.index) for group in lease.groups] == [(5, 0), (5, 1)]
+    assert await store.commit("solver", epoch, 5) == 3
+    assert await indexes(store, "solver", epoch, 6) == [0, 1, 2]
+
+
+async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    waiting = [
+        asyncio.ensure_future(store.lease(policy, await store.take_epoch(policy), 0, wait=60))
+        for policy in POLICIES
+    ]
+    await asyncio.sleep(0.1)
+    assert not any(each.done() for each in waiting)
+    await store.append(request(GroupId(incarnation, 0, 0)))
+    for lease in await asyncio.gather(*waiting):
+        assert [group.id.index for group in lease.groups] == [0]
+
+
+async def test_an_append_through_another_instance_wakes_a_waiting_lease(
+    server: Server, store: Store, uid: str
+) -> None:
+    epoch = await store.take_epoch("solver")
+    waiting = asyncio.ensure_future(store.lease("solver", epoch, 0, wait=60))
+    async with Store(server.url, uid, POLICIES) as other:
+        await other.append(request(GroupId(await other.take_incarnation(), 0, 0)))
+    assert len((await waiting).groups) == 1
+
+
+async def test_many_waiting_leases_hold_no_connection(server: Server, store: Store) -> None:
+    """Far more waiters than the pool has connections, and appends still pass."""
+    epoch = await store.take_epoch("solver")
+    waiting = [asyncio.ensure_future(store.lease("solver", epoch, 0, wait=60)) for _ in range(200)]
+    await asyncio.sleep(0.5)
+    await fill(store, 0, 1)
+    leases = await asyncio.gather(*waiting)
+    assert all(lease.groups[0].id.index == 0 for lease in leases)
+    with server.client() as client:
+        assert len(client.client_list()) < 40
+
+
+async def test_a_lease_without_groups_ends_after_its_wait(store: Store) -> None:
+    epoch = await store.take_epoch("solver")
+    lease = await store.lease("solver", epoch, 0, wait=0.05)
+    assert (lease.groups, lease.cursor) == ([], "")
+
+
+async def test_waiting_leases_end_when_the_service_is_about_to_stop(store: Store) -> None:
+    epoch = await store.take_epoch("solver")
+    waiting = asyncio.ensure_future(store.lease("solver", epoch, 0, wait=600))
+    await asyncio.sleep(0.05)
+    store.release()
+    assert (await waiting).groups == []
+
+
+async def test_payloads_beyond_a_chunk_come_back_whole(
+    server: Server, store: Store, uid: str
+) -> None:
+    await fill(store, 0, 1, tokens=300_000)
+    lease = await store.lease("solver", await store.take_epoch("solver"), 0)
+    assert lease.groups[0].samples == request(GroupId(1, 0, 0), tokens=300_000).policies[0]
+    with server.client() as client:
+        [(_, fields)] = client.xrange(Keys(uid).stream("solver"))
+    assert len(fields) > 4
+    assert max(map(len, fields.values())) == 1 << 20
+
+
+async def test_one_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:
+    await fill(store, 0, 5, tokens=600_000)  # 11 MB each
+    epoch, cursor, seen, answers = await store.take_epoch("solver"), "", list[int](), 0
+    while len(seen) < 5:
+        lease = await store.lease("solver", epoch, 0, cursor=cursor)
+        assert 0 < sum(group.ByteSize() for group in lease.groups) <= MAX_LEASE_BYTES
+        seen += [group.id.index for group in lease.groups]
+        cursor, answers = lease.cursor, answers + 1
+    assert answers == 2
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cursor", ["5", "(", "+", "1-1", "0" * 41])
+async def test_a_cursor_of_someone_else_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cursor"):
+        await store.lease("solver", await store.take_epoch("solver"), 0, cursor=cursor)
+
+
+async def test_kept_steps_are_leased_again_until_they_are_too_old(store: Store) -> None:
+    """Replay: what is kept survives the close of its step, and a restart of its reader."""
+    incarnation = await store.take_incarnation()
+    for step in range(4):
+        for index in range(2):
+            await store.append(request(GroupId(incarnation, step, index)))
+        epoch = await store.take_epoch("solver")
+        deleted = await store.commit("solver", epoch, step, keep=2)
+        assert deleted == (2 if step >= 2 else 0)
+        assert await store.commit("solver", epoch, step, keep=2) == 0
+        await store.commit("verifier", await store.take_epoch("verifier"), step)
+        await store.close_step(incarnation, step)
+        for one in range(4):
+            left = [0, 1] if step - 2 < one <= step else []
+            assert await indexes(store, "solver", epoch, one) == left
+            assert await indexes(store, "verifier", await store.take_epoch("verifier"), one) == []
+    assert not await store.append(request(GroupId(incarnation, 3, 5)))
+    epoch = await store.take_epoch("solver")
+    assert await store.commit("solver", epoch, 3) == 4  # the step before it, too
+    assert [await indexes(store, "solver", epoch, step) for step in range(4)] == [[]] * 4
+
+
+async def test_a_roll_back_forgets_kept_steps_from_there_on(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    epoch = await store.take_epoch("solver")
+    for step in range(3):
+        await store.append(request(GroupId(incarnation, step, 0)))
+        await store.commit("solver", epoch, step, keep=8)
+        await store.close_step(incarnation, step)
+    incarnation = await store.take_incarnation(roll_back_to=1)
+    assert [await indexes(store, "solver", epoch, step) for step in range(3)] == [[0], [], []]
+    await store.append(request(GroupId(incarnation, 1, 3)))
+    assert await store.commit("solver", epoch, 1, keep=1) == 1
+    assert [await indexes(store, "solver", epoch, step) for step in range(3)] == [[], [3], []]
