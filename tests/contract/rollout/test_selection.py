@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import REGISTRY
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
@@ -332,6 +333,18 @@ async def test_rewards_that_are_all_none_are_counted_and_told_once_with_the_task
         told = [entry for entry in logs if entry["event"] == "no episode of a task counts"]
         assert [(entry["id"], entry["outcomes"]) for entry in told] == [("t", {"unscorable": 4})]
         assert len(played.kept.groups) == 2
+
+
+async def test_what_goes_wrong_is_told_with_the_group_and_the_task(stage: Any) -> None:
+    code = "async def run(task, team):\n    raise KeyError('oh')\n"
+    async with stage(MINE, code) as played:
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            await played.run(id=group(1, 2, 3))
+        told = [(entry["event"], entry.get("group"), entry.get("task")) for entry in logs]
+        assert told == [
+            ("episode failed", "1/2/3", "t"),
+            ("no episode of a task counts", "1/2/3", "t"),
+        ]
 
 
 async def test_a_policy_that_never_acts_is_counted_and_told_once(stage: Any) -> None:
