@@ -20,6 +20,7 @@ from tests.contract.trainer.conftest import (
     version_of,
 )
 
+from flexmarl.contracts.v1 import trainer_pb2 as pb
 from flexmarl.contracts.v1 import trainer_pb2_grpc as pb_grpc
 
 TWO = {"tasksPerStep": 4, "updatesPerStep": 2}
@@ -27,7 +28,9 @@ SOLVER = {"solver": {"maxLogprobGap": 100.0, "correction": "decoupled", "lr": 0.
 DETERMINISTIC = {"deterministic": True}
 
 
-async def begun(rig: Rig, trainer: pb_grpc.TrainerAsyncStub, epoch: int) -> asyncio.Future[object]:
+async def begun(
+    rig: Rig, trainer: pb_grpc.TrainerAsyncStub, epoch: int
+) -> asyncio.Future[pb.TrainStepResponse]:
     """The step's call after its first update: the other half of its groups is still played."""
     await trainer.Bind(bind(epoch=epoch), timeout=WAIT)
     bound = rig.slot._bound

@@ -28,15 +28,16 @@ def loss_of(
     return terms, pi.grad.tolist()
 
 
-def log(*values: float) -> tuple[float, ...]:
-    return tuple(math.log(value) for value in values)
+def row(pi: float, prox: float, mu: float, advantage: float) -> Row:
+    """Of probabilities."""
+    return math.log(pi), math.log(prox), math.log(mu), advantage
 
 
 def test_truncated_importance_sampling_by_hand() -> None:
-    rows: list[Row] = [
-        (*log(0.3, 0.9, 0.2), 1.0),  # weight 1.5
-        (*log(0.8, 0.9, 0.2), -2.0),  # 4, cut to 2
-        (*log(0.1, 0.9, 0.2), 4.0),  # 0.5
+    rows = [
+        row(0.3, 0.9, 0.2, 1.0),  # weight 1.5
+        row(0.8, 0.9, 0.2, -2.0),  # 4, cut to 2
+        row(0.1, 0.9, 0.2, 4.0),  # 0.5
     ]
     terms, gradient = loss_of(Correction.TIS, rows)
     assert terms.weight.tolist() == pytest.approx([1.5, 2, 0.5])
@@ -49,12 +50,12 @@ def test_truncated_importance_sampling_by_hand() -> None:
 
 
 def test_the_decoupled_objective_by_hand() -> None:
-    rows: list[Row] = [
-        (*log(0.22, 0.2, 0.4), 1.0),  # ratio 1.1 to prox, weight 0.5: -0.55
-        (*log(0.30, 0.2, 0.4), 1.0),  # ratio 1.5 clipped at 1.28: -0.64, no gradient
-        (*log(0.10, 0.2, 0.05), -1.0),  # ratio 0.5 clipped at 0.8, weight 4 cut to 2: 1.6
-        (*log(0.22, 0.2, 0.1), -1.0),  # ratio 1.1, weight 2: 2.2
-        (*log(0.9, 0.2, 0.2), -1.0),  # ratio 4.5: dual clip at 3
+    rows = [
+        row(0.22, 0.2, 0.4, 1.0),  # ratio 1.1 to prox, weight 0.5: -0.55
+        row(0.30, 0.2, 0.4, 1.0),  # ratio 1.5 clipped at 1.28: -0.64, no gradient
+        row(0.10, 0.2, 0.05, -1.0),  # ratio 0.5 clipped at 0.8, weight 4 cut to 2: 1.6
+        row(0.22, 0.2, 0.1, -1.0),  # ratio 1.1, weight 2: 2.2
+        row(0.9, 0.2, 0.2, -1.0),  # ratio 4.5: dual clip at 3
     ]
     terms, gradient = loss_of(Correction.DECOUPLED, rows)
     assert terms.weight.tolist() == pytest.approx([0.5, 0.5, 2, 2, 1])

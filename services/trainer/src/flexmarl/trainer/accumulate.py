@@ -159,9 +159,6 @@ class Sums:
     clipped: float = 0
     weight: float = 0  # of the correction
     capped: float = 0  # tokens whose weight was cut off
-    staleness: int = 0  # versions between the trained one and the one that sampled
-    staleness_max: int = 0
-    stale: int = 0  # tokens of older versions
     # Tokens that the step's own version sampled from its whole distribution, measured before the
     # first update: training and sampling log-probs are those of the same weights.
     compared: float = 0
@@ -169,6 +166,9 @@ class Sums:
     gap_max: float = 0
     ratio: float = 0
     ratio_max: float = 0
+    staleness: int = 0  # versions between the trained one and the one that sampled
+    staleness_max: int = 0
+    stale: int = 0  # tokens of older versions
 
     def add(self, other: "Sums") -> None:
         for entry in fields(self):
