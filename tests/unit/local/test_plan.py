@@ -90,7 +90,7 @@ def test_only_those_that_need_the_stores_password_get_it() -> None:
     holders = {name for name, plan in planned().items() if "pw" in json.dumps(plan.settings)}
     assert holders == {"store", "experience"}
     assert planned()["store"].settings["FLEXMARL_STORE_URL"] == (
-        "unix://:pw@/tmp/flexmarl-1234/store.sock"
+        "unix://job:pw@/tmp/flexmarl-1234/store.sock"
     )
 
 

@@ -101,7 +101,7 @@ async def services(document: Mapping[str, Any], without: Collection[str]) -> Asy
             for plan in plan_processes(job, layout)
             if plan.role not in {"orchestrator", *without}
         ]
-        await stack.enter_async_context(_running(Crew(plans, layout, MODULES, lambda _: None)))
+        await stack.enter_async_context(running(Crew(plans, layout, MODULES, lambda _: None)))
         addresses = {plan.name: layout.address(plan.name) for plan in plans if plan.role != "store"}
         async with asyncio.TaskGroup() as group:
             for address in addresses.values():
@@ -144,7 +144,7 @@ async def services(document: Mapping[str, Any], without: Collection[str]) -> Asy
 
 
 @asynccontextmanager
-async def _running(crew: Crew) -> AsyncIterator[None]:
+async def running(crew: Crew) -> AsyncIterator[None]:
     """The crew beside the block, which is cancelled when a process ends for good."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 

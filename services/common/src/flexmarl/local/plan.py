@@ -62,7 +62,7 @@ def plan_processes(job: MARLJob, layout: LocalLayout) -> list[ProcessPlan]:
     weights = {"weights": layout.address("weights")} if trainers else {}
     store = {}
     if spec.store.url is None:
-        store = {"store_url": f"unix://:{layout.store_password}@{layout.socket('store')}"}
+        store = {"store_url": f"unix://job:{layout.store_password}@{layout.socket('store')}"}
 
     def plan(
         name: str, role: str, policy: RestartPolicy, own: Mapping[str, Any], *, heavy: bool = False

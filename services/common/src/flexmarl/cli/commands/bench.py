@@ -64,6 +64,14 @@ def scale(*, json: JsonOption = False) -> None:
 
 
 @app.command()
+def store(*, json: JsonOption = False) -> None:
+    """Groups per second through the experience service; some minutes."""
+    from flexmarl.bench import store as bench
+
+    _show("store", bench.run(lambda text: typer.echo(text, err=True)), as_json=json)
+
+
+@app.command()
 def start(
     job: Annotated[Path, typer.Argument(metavar="JOB", exists=True, dir_okay=False)],
     rounds: Annotated[int, typer.Option(min=1, max=20)] = 3,
