@@ -77,6 +77,7 @@ class Step:
         self._scores = Scores.of([agent.name for agent in job.spec.agents])
         self._groups: dict[int, dict[str, Any]] = {}
         self._oldest: dict[int, int] = {}
+        self._least = max(0, number - job.spec.pipeline.max_staleness)
         self._lines: list[dict[str, Any]] = []
         self._see()
 
@@ -91,7 +92,8 @@ class Step:
                 "solved": solved(group),
                 "tokens": tokens(group),
             }
-            self._oldest[index] = group.oldest_version
+            if group.oldest_version >= self._least:  # below: no token of it is trained
+                self._oldest[index] = group.oldest_version
             for episode in group.episodes:
                 EPISODES.labels(episode.outcome).inc()
             self._lines += episode_lines(self.number, index, task, group)
