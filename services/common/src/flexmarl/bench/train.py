@@ -7,7 +7,6 @@ ends when the next version is published.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from flexmarl.bench import plain
-from flexmarl.bench.measure import Measure, alternate, paired
+from flexmarl.bench.measure import Measure, alone, alternate, paired
 from flexmarl.bench.rollout import ONE_MILLION
 from flexmarl.bench.stack import AGENT, CALL_SECONDS, POLICY, Stack, bench_job, services
 from flexmarl.contracts.v1.trainer_pb2 import TrainStepRequest
@@ -65,19 +64,41 @@ async def run(case: Case) -> list[Measure]:
     document["spec"]["policies"][0]["training"]["maxLogprobGap"] = 1e6
     async with services(document, without=("engine", "rollout-worker")) as stack:
         baseline = await asyncio.to_thread(PlainLoop, stack, case)
-        steps = itertools.count()
+        taken: list[Parts] = []
 
         async def through_services() -> float:
-            return await step(stack, case, baseline.batch, next(steps))
+            taken.append(await step(stack, case, baseline.batch, len(taken)))
+            return baseline.batch.logprobs.numel() / taken[-1].seconds
 
         rates, plain_rates = await alternate(
             case.rounds, through_services, lambda: asyncio.to_thread(baseline.rate)
         )
-    return [paired(f"train, {case.name}", rates, plain_rates, "tokens/s", case.goal)]
+    name = f"train, {case.name}"
+    return [
+        paired(name, rates, plain_rates, "tokens/s", case.goal),
+        *(
+            alone(f"{name}: {part}", [getattr(parts, part) for parts in taken[1:]], "s")
+            for part in ("fold", "update", "wait", "publish")
+        ),
+    ]
 
 
-async def step(stack: Stack, case: Case, batch: plain.TrainBatch, number: int) -> float:
-    """Append one step's groups and train on them; trained tokens per second."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Where the seconds of one step went."""
+
+    seconds: float
+    fold: float
+    """Forward and backward passes."""
+    update: float
+    wait: float
+    """For groups: their way through the store."""
+    publish: float
+    """Weights and moments into shared memory, the store's acknowledgement, the call itself."""
+
+
+async def step(stack: Stack, case: Case, batch: plain.TrainBatch, number: int) -> Parts:
+    """Append one step's groups and train on them."""
     groups = [
         (GroupId(stack.incarnation, number, index), _samples(stack, case, batch, number, index))
         for index in range(case.groups)
@@ -97,7 +118,9 @@ async def step(stack: Stack, case: Case, batch: plain.TrainBatch, number: int) -
     await stack.experience.close_step(stack.incarnation, number)
     if not answer.updated or answer.metrics["tokens"] != batch.logprobs.numel():
         raise RuntimeError(f"step {number} trained {answer.metrics['tokens']} tokens")
-    return batch.logprobs.numel() / seconds
+    training, wait = answer.metrics["train_seconds"], answer.metrics["wait_seconds"]
+    update = answer.metrics["update_seconds"]
+    return Parts(seconds, training - update, update, wait, seconds - training - wait)
 
 
 def _samples(

@@ -60,7 +60,7 @@ class Step:
         self._lost = 0
         self._totals, self._part = self._fresh_totals(), self._fresh_totals()
         self._updates: list[dict[str, float]] = []
-        self._seconds = 0.0
+        self._seconds = self._update_seconds = 0.0
 
     def _fresh_totals(self) -> StepTotals:
         return StepTotals(self._training.dead_groups is DeadGroups.EXCLUDE)
@@ -198,7 +198,9 @@ class Step:
         if part.live:
             self._resident.sound = False
             self._updates.append(self._policy.update(part.denominator))
-        self._seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self._seconds += seconds
+        self._update_seconds += seconds
 
     def _finish(self, began: float) -> None:
         totals = self._totals
@@ -212,6 +214,7 @@ class Step:
                 empty_groups=totals.empty_groups,
             )
         metrics["train_seconds"] = self._seconds
+        metrics["update_seconds"] = self._update_seconds
         metrics["wait_seconds"] = time.perf_counter() - began - self._seconds
         self._resident.sound = False
         self._resident.publish(self._step + 1, {"updated": totals.live, "metrics": metrics})
