@@ -72,12 +72,52 @@ async def test_earlier_groups_are_trained_beside_the_steps_own(rigs: Rigs) -> No
     assert all(step["replay_lost_groups"] == 0 for step in metrics)
 
 
+async def test_replayed_groups_are_whitened_with_the_step_that_trains_them(rigs: Rigs) -> None:
+    solver = {**LOOSE["solver"], "algorithm": "reinforce-pp"}
+    rig = await rigs({"solver": solver}, pipeline=REPLAY, batch=BATCH)
+    metrics = await play(rig)
+    assert [step["tokens"] for step in metrics] == [16, 24, 24, 24]
+    assert [step["replayed_groups"] for step in metrics] == [0, 2, 2, 2]
+
+
 @pytest.mark.parametrize("interrupted", [None, 2])
 async def test_a_repeated_step_replays_the_same_groups(rigs: Rigs, interrupted: int | None) -> None:
     rig, again = [await rigs(LOOSE, pipeline=REPLAY, batch=BATCH) for _ in range(2)]
     await play(rig)
     await play(again, interrupted=interrupted)
     assert state_of(rig) == state_of(again)
+
+
+async def test_after_a_roll_back_a_deterministic_job_replays_what_it_did_the_first_time(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    rig, other = [await rigs(LOOSE, pipeline=REPLAY, batch=BATCH) for _ in range(2)]
+    await play(other)
+    directory = str(tmp_path / "solver")
+    async with rig.serving() as trainer:
+        epoch = await rig.epoch()
+        await trainer.Bind(bind(epoch=epoch), timeout=WAIT)
+        for step in range(STEPS):
+            if step == 1:
+                request = pb.SaveCheckpointRequest(
+                    policy="solver", epoch=epoch, directory=directory
+                )
+                await trainer.SaveCheckpoint(request, timeout=WAIT)
+            await fill(rig, step, GROUPS)
+            await trainer.TrainStep(train(step, GROUPS, epoch=epoch), timeout=WAIT)
+            await rig.experience.close_step(rig.incarnation, step)
+    # Its pod is lost, and with it the shared memory.
+    rig = rig.elsewhere(tmp_path / "elsewhere")
+    rig.incarnation = await rig.experience.take_incarnation(roll_back_to=1)
+    async with rig.serving() as trainer:
+        epoch = await rig.epoch()
+        start = bind(epoch=epoch, version=1, checkpoint=directory, discard=True)
+        await trainer.Bind(start, timeout=WAIT)
+        for step in range(1, STEPS):
+            await fill(rig, step, GROUPS)
+            answer = await trainer.TrainStep(train(step, GROUPS, epoch=epoch), timeout=WAIT)
+            assert answer.metrics["replay_lost_groups"] == 0
+    assert state_of(rig) == state_of(other)
 
 
 async def test_groups_that_are_not_there_any_more_are_counted(rigs: Rigs, tmp_path: Path) -> None:

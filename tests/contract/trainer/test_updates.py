@@ -128,6 +128,24 @@ async def test_updates_of_a_step_are_what_steps_of_their_groups_would_be(rigs: R
     assert both["tokens"] == 12
 
 
+async def test_later_updates_are_held_against_the_version_that_is_still_published(
+    rigs: Rigs,
+) -> None:
+    rig = await rigs({"solver": {"correction": "decoupled", "lr": 0.05}}, batch=TWO)
+    async with rig.serving() as trainer:
+        first = await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
+        spread = await rig.distribution(first.weights)
+        own = [spread[65].item(), spread[66].item()]
+        for index in range(4):
+            await rig.append(0, index, rig.rows(0, index, [65, 66], [1, 0], logprobs=own))
+        metrics = (await trainer.TrainStep(train(0, 4), timeout=WAIT)).metrics
+    assert metrics["optimizer_steps"] == 2
+    assert metrics["compared_tokens"] == 8
+    assert metrics["logprob_gap_max"] < 1e-5  # of the weights that sampled
+    assert metrics["correction_weight_mean"] == pytest.approx(1, abs=1e-5)
+    assert metrics["ratio_max"] > 1.01  # of those that are trained
+
+
 async def test_an_update_without_contrast_takes_no_optimizer_step(rigs: Rigs) -> None:
     rig = await rigs(SOLVER, pipeline=DETERMINISTIC, batch=TWO)
     async with rig.serving() as trainer:
