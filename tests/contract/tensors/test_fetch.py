@@ -136,3 +136,27 @@ def test_chunks_are_bounded_and_lose_nothing() -> None:
     assert list(chunks(views, 4)) == [b"abcd", b"efgh"]
     assert list(chunks(views, 3)) == [b"abc", b"def", b"gh"]
     assert list(chunks([], 3)) == []
+
+
+async def test_an_older_copy_in_the_own_pod_does_not_hide_the_version_in_another(
+    tmp_path: Path,
+) -> None:
+    source, target = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
+    tensors = {f"weights/{name}": tensor for name, tensor in named_tensors(source).items()}
+    elsewhere = tmp_path / "other-pod"
+    elsewhere.mkdir()
+    with (
+        TensorSet.create(tmp_path, "job.solver", layout_of(tensors)) as writer,
+        TensorSet.create(elsewhere, "job.solver", layout_of(tensors)) as older,
+    ):
+        commit(older, 8, {name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
+        committed = commit(writer, 9, tensors)
+        async with sidecar(tmp_path) as address:
+            ref = weights_pb2.WeightsRef(
+                set="job.solver", version=9, checksum=committed.checksum, address=address
+            )
+            loaded = await load_into(target, ref, elsewhere, token="secret")
+            assert (loaded[0], loaded[2]) == (committed.checksum, "tcp")
+            with pytest.raises(StalePolicyError, match="at version 8, not 9"):
+                await load_into(target, ref, elsewhere, Transport.SHM)
+    assert torch.equal(target.weight, source.weight)

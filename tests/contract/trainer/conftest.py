@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc.aio
 import numpy as np
 import pytest
 import torch
@@ -296,3 +297,7 @@ def bind(policy: str = "solver", epoch: int = 1, **fields: Any) -> pb.BindReques
 
 def train(step: int, groups: int, policy: str = "solver", epoch: int = 1) -> pb.TrainStepRequest:
     return pb.TrainStepRequest(policy=policy, epoch=epoch, step=step, groups=groups)
+
+
+def refused(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> tuple[Any, str]:
+    return error.value.code(), str(error.value.details())

@@ -1,16 +1,13 @@
 """A slot over a real channel: what it learns, what it refuses, what survives it."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-import torch
 from tests.contract.trainer.conftest import (
     LOOSE,
-    PROMPT,
     TOKEN,
     WAIT,
     Rig,
@@ -18,20 +15,15 @@ from tests.contract.trainer.conftest import (
     bind,
     fill,
     fill_one,
+    refused,
     state_of,
     train,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flexmarl.contracts.v1 import trainer_pb2 as pb
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId, PolicySamples
-from flexmarl.runtime.errors import InvalidRequestError, NotFoundError, UnavailableError
-from flexmarl.trainer.export import export
-
-
-def refused(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> tuple[Any, str]:
-    return error.value.code(), str(error.value.details())
+from flexmarl.runtime.errors import UnavailableError
 
 
 async def test_a_step_makes_the_rewarded_token_likelier(rigs: Rigs) -> None:
@@ -241,126 +233,6 @@ async def test_deterministic_steps_are_bit_equal_with_and_without_overlap(rigs: 
     assert states[0] == states[1] == states[2]
 
 
-async def test_a_checkpoint_goes_on_bit_for_bit(rigs: Rigs, tmp_path: Path) -> None:
-    rig, resumed = await rigs(LOOSE), await rigs(LOOSE)
-    directory = tmp_path / "step-00000001" / "solver"
-    async with rig.serving() as trainer:
-        await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        await fill(rig, 0, 2)
-        trained = await trainer.TrainStep(train(0, 2), timeout=WAIT)
-        saved = await trainer.SaveCheckpoint(
-            pb.SaveCheckpointRequest(policy="solver", epoch=1, directory=str(directory)),
-            timeout=WAIT,
-        )
-        assert saved.version == 1
-        assert set(saved.files) == {file.name for file in directory.iterdir()}
-        await fill(rig, 1, 2)
-        await trainer.TrainStep(train(1, 2), timeout=WAIT)
-    async with resumed.serving() as trainer:
-        bound = await trainer.Bind(
-            bind(epoch=await resumed.epoch(), version=1, checkpoint=str(directory)), timeout=WAIT
-        )
-        assert bound.weights.checksum == trained.weights.checksum
-        again = await trainer.TrainStep(train(0, 2), timeout=WAIT)  # of the run before
-        assert again.metrics == trained.metrics
-        await fill(resumed, 1, 2)
-        await trainer.TrainStep(train(1, 2), timeout=WAIT)
-    assert state_of(resumed) == state_of(rig)
-
-
-async def test_a_roll_back_forgets_what_shared_memory_has(rigs: Rigs, tmp_path: Path) -> None:
-    rig = await rigs(LOOSE)
-    directory = str(tmp_path / "solver")
-    async with rig.serving() as trainer:
-        first = await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        await trainer.SaveCheckpoint(
-            pb.SaveCheckpointRequest(policy="solver", epoch=1, directory=directory), timeout=WAIT
-        )
-        await fill(rig, 0, 1)
-        await trainer.TrainStep(train(0, 1), timeout=WAIT)
-        for again in (
-            bind(epoch=await rig.epoch(), version=0, checkpoint=directory, discard=True),
-            bind(epoch=await rig.epoch(), version=0, discard=True),
-        ):
-            back = await trainer.Bind(again, timeout=WAIT)
-            assert back.weights == first.weights
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await trainer.Bind(bind(epoch=await rig.epoch(), version=7), timeout=WAIT)
-        assert error.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("model.safetensors", "truncated"),
-        ("optimizer.safetensors", "truncated"),
-        ("model.safetensors", "changed"),
-        ("state.json", "missing"),
-        ("config.json", "missing"),
-    ],
-)
-async def test_a_damaged_checkpoint_is_named_and_refused(
-    rigs: Rigs, tmp_path: Path, file: str, damage: str
-) -> None:
-    rig, other = await rigs(), await rigs()
-    directory = tmp_path / "solver"
-    async with rig.serving() as trainer:
-        await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        await trainer.SaveCheckpoint(
-            pb.SaveCheckpointRequest(policy="solver", epoch=1, directory=str(directory)),
-            timeout=WAIT,
-        )
-    path = directory / file
-    match damage:
-        case "truncated":
-            path.write_bytes(path.read_bytes()[:-8])
-        case "changed":
-            content = bytearray(path.read_bytes())
-            content[-1] ^= 1
-            path.write_bytes(content)
-        case "missing":
-            path.unlink()
-    async with other.serving() as trainer:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await trainer.Bind(
-                bind(epoch=await other.epoch(), checkpoint=str(directory)), timeout=WAIT
-            )
-        code, text = refused(error)
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert file in text
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_an_exported_directory_loads_and_gives_the_same_logits(
-    rigs: Rigs, tmp_path: Path, dtype: str
-) -> None:
-    rig = await rigs(LOOSE, dtype=dtype)
-    async with rig.serving() as trainer:
-        await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        await fill(rig, 0, 2)
-        trained = await trainer.TrainStep(train(0, 2), timeout=WAIT)
-        await trainer.SaveCheckpoint(
-            pb.SaveCheckpointRequest(
-                policy="solver", epoch=1, directory=str(tmp_path / "step" / "solver")
-            ),
-            timeout=WAIT,
-        )
-        expected = await rig.distribution(trained.weights)
-    names = export(tmp_path / "step", "solver", tmp_path / "out")
-    assert {"config.json", "model.safetensors"} <= set(names)
-    assert not {"state.json", "optimizer.safetensors"} & set(names)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    with torch.no_grad():
-        logits = model(input_ids=torch.from_numpy(PROMPT.astype("int64"))[None]).logits
-    assert torch.equal(torch.log_softmax(logits[0, -1], -1), expected)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
-    with pytest.raises(NotFoundError, match="no policy 'judge'; it holds solver"):
-        export(tmp_path / "step", "judge", tmp_path / "other")
-    with pytest.raises(InvalidRequestError, match="not empty"):
-        export(tmp_path / "step", "solver", tmp_path / "out")
-
-
 async def test_policies_take_turns_on_one_slot(rigs: Rigs) -> None:
     loose: dict[str, Any] = {"maxLogprobGap": 100.0}
     rig = await rigs({"solver": loose, "verifier": loose})
@@ -393,41 +265,3 @@ def both(rig: Rig, step: int) -> Any:
             for name in ("solver", "verifier")
         ],
     )
-
-
-PAIRS = "".join(f'{{"question": "{n}", "answer": "{n % 3}"}}\n' for n in range(9))
-WARM = {
-    "data": {"uri": "file://pairs.jsonl"},
-    "agent": "solver",
-    "steps": 30,
-    "batchSize": 4,
-    "lr": 0.03,
-}
-
-
-async def test_the_warm_start_is_the_same_bit_for_bit(rigs: Rigs, tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text(PAIRS)
-    checksums = []
-    for seed in (1, 1, 2):
-        rig = await rigs({"solver": {"warmStart": WARM}}, seed=seed)
-        async with rig.serving() as trainer:
-            bound = await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-            assert bound.weights.version == 0
-            checksums.append(bound.weights.checksum)
-            likely = await rig.distribution(bound.weights)
-            assert chr(int(likely.argmax())) in "012"
-    assert checksums[0] == checksums[1] != checksums[2]
-
-
-async def test_a_warm_start_that_does_not_fit_names_field_and_record(
-    rigs: Rigs, tmp_path: Path
-) -> None:
-    (tmp_path / "pairs.jsonl").write_text(PAIRS)
-    rig = await rigs({"solver": {"warmStart": {**WARM, "prompt": "{task}"}}})
-    async with rig.serving() as trainer:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        code, text = refused(error)
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "spec.policies[0].training.warmStart.prompt" in text
-        assert "record 0" in text

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flexmarl.contracts.job import PolicySpec
@@ -86,4 +87,22 @@ def test_a_tokenizer_that_knows_more_tokens_than_the_model_is_refused(tmp_path: 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     BytesTokenizer().save(tmp_path)
     with pytest.raises(InvalidJobError, match="cannot load a model"):
+        build_model(policy(f"file://{tmp_path}"), Path(), 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"), [("cut", "cannot load a model"), ("lacking", "lacks 1 tensors, model.norm")]
+)
+def test_a_damaged_model_is_refused_not_filled_up_at_random(
+    tmp_path: Path, damage: str, said: str
+) -> None:
+    save_model(build_model(policy(), Path(), 0), BytesTokenizer(), tmp_path)
+    file = tmp_path / "model.safetensors"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-8])
+    else:
+        weights = load_file(file)
+        del weights["model.norm.weight"]
+        save_file(weights, file, {"format": "pt"})
+    with pytest.raises(InvalidJobError, match=said):
         build_model(policy(f"file://{tmp_path}"), Path(), 0)

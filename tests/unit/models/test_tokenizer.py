@@ -142,3 +142,12 @@ def test_no_torch_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_file_that_was_cut_short_is_named(saved: Path, tmp_path: Path, name: str) -> None:
+    for file in saved.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_bytes((saved / name).read_bytes()[:-9])
+    with pytest.raises(InvalidJobError, match=f"{name}: damaged"):
+        FileTokenizer(tmp_path, "file://x")

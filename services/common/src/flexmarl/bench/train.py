@@ -118,9 +118,8 @@ async def step(stack: Stack, case: Case, batch: plain.TrainBatch, number: int) -
     await stack.experience.close_step(stack.incarnation, number)
     if not answer.updated or answer.metrics["tokens"] != batch.logprobs.numel():
         raise RuntimeError(f"step {number} trained {answer.metrics['tokens']} tokens")
-    training, wait = answer.metrics["train_seconds"], answer.metrics["wait_seconds"]
-    update = answer.metrics["update_seconds"]
-    return Parts(seconds, training - update, update, wait, seconds - training - wait)
+    busy, update, wait = (answer.metrics[f"{part}_seconds"] for part in ("train", "update", "wait"))
+    return Parts(seconds, busy - update, update, wait, seconds - busy - wait)
 
 
 def _samples(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
@@ -84,13 +85,18 @@ def _random(
 
 def _load(uri: str, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model, loading = cast(Any, AutoModelForCausalLM).from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="sdpa",
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise InvalidJobError(f"{uri}: cannot load a model from {folder}: {error}") from error
-    return model
+    if missing := sorted(loading["missing_keys"]):  # transformers would make them up, at random
+        raise InvalidJobError(
+            f"{uri}: the model in {folder} lacks {len(missing)} tensors, {missing[0]} among them"
+        )
+    return cast(PreTrainedModel, model)

@@ -75,6 +75,7 @@ class FileTokenizer:
             raise InvalidJobError(
                 f"{uri}: no tokenizer.json in {folder}; AutoTokenizer's save_pretrained writes one"
             )
+        _json(path)  # tokenizers itself raises a bare Exception for a damaged file
         self._folder = folder
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()
@@ -140,7 +141,10 @@ def _template(folder: Path, config: dict[str, Any], uri: str) -> Callable[..., s
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    content = json.loads(path.read_text())
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidJobError(f"{path}: damaged: {error}") from error
     if not isinstance(content, dict):
         raise InvalidJobError(f"{path}: not a JSON object")
     return content

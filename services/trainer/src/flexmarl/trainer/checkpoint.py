@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flexmarl.models.causal_lm import save_model
-from flexmarl.runtime.errors import InvalidRequestError
+from flexmarl.runtime.errors import InvalidRequestError, JobFailedError
 from flexmarl.tensors.layout import WEIGHTS
 from flexmarl.tensors.torch_bridge import checksum_of
 from flexmarl.trainer.export import MODEL, OPTIMIZER, STATE, sync, verified_state
@@ -27,22 +27,33 @@ def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> li
     """Write `policy` as the directory itself; returns the names of its files.
 
     `metadata` comes back from `load`. An older directory of the same name is replaced.
+    JobFailedError: no room, or no right, to write.
     """
     partial = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_model(policy.model, policy.tokenizer, partial)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        names = _write(policy, partial, metadata)
+        if directory.exists():
+            shutil.rmtree(directory)
+        partial.rename(directory)
+        sync(directory.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise JobFailedError(
+            f"{directory}: the checkpoint of policy {policy.spec.name} cannot be written: {error}; "
+            f"{_free(directory)}. The last complete checkpoint is untouched: make room, then resume"
+        ) from error
+    return names
+
+
+def _write(policy: TrainedPolicy, folder: Path, metadata: dict[str, Any]) -> list[str]:
+    save_model(policy.model, policy.tokenizer, folder)
     state = policy.state()
-    save_file(
-        {
-            name.removeprefix("optimizer/"): tensor.contiguous()
-            for name, tensor in state.items()
-            if name.startswith("optimizer/")
-        },
-        partial / OPTIMIZER,
-    )
-    files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
-    (partial / STATE).write_text(
+    optimizer = _below("optimizer/", state)
+    save_file({name: tensor.contiguous() for name, tensor in optimizer.items()}, folder / OPTIMIZER)
+    files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    (folder / STATE).write_text(
         json.dumps(
             {
                 "format": FORMAT,
@@ -50,20 +61,22 @@ def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> li
                 "version": policy.version,
                 "updates": policy.updates,
                 "checksum": checksum_of(weights_of(state)),
+                "optimizer_checksum": checksum_of(optimizer),
                 "metadata": metadata,
                 "files": files,
             },
             indent=2,
         )
     )
-    for file in partial.iterdir():
+    for file in folder.iterdir():
         sync(file)
-    sync(partial)
-    if directory.exists():
-        shutil.rmtree(directory)
-    partial.rename(directory)
-    sync(directory.parent)
+    sync(folder)
     return sorted([*files, STATE])
+
+
+def _free(directory: Path) -> str:
+    there = next(parent for parent in directory.parents if parent.exists())
+    return f"{shutil.disk_usage(there).free / 2**20:.1f} MiB are free in {there}"
 
 
 def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
@@ -89,21 +102,26 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
         raise InvalidRequestError(
             f"{directory}: not the state of the model that the job describes: {error}"
         ) from error
-    checksum = checksum_of(weights_of(policy.state()))
-    if checksum != saved["checksum"]:
-        raise InvalidRequestError(
-            f"{directory / MODEL}: damaged: checksum {checksum}, saved was {saved['checksum']}"
-        )
+    own = policy.state()
+    for file, key, tensors in (
+        (MODEL, "checksum", weights_of(own)),
+        (OPTIMIZER, "optimizer_checksum", _below("optimizer/", own)),
+    ):
+        checksum = checksum_of(tensors)
+        if checksum != saved.get(key):
+            raise InvalidRequestError(
+                f"{directory / file}: damaged: checksum {checksum}, saved was {saved.get(key)}"
+            )
     return dict(saved["metadata"])
 
 
 def weights_of(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The part that is published, by state-dict name."""
-    return {
-        name.removeprefix(WEIGHTS): tensor
-        for name, tensor in state.items()
-        if name.startswith(WEIGHTS)
-    }
+    return _below(WEIGHTS, state)
+
+
+def _below(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ The committed version in shared memory survives this process. A version is commi
 weights, optimizer and the step's metrics together, so a step is in the state or it is not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,8 @@ from flexmarl.trainer.warm_start import warm_start
 log = structlog.get_logger()
 
 PARKED_BYTES = 1 << 30
-"""Models of policies that are not bound now are kept up to this size, so that a swap is a copy."""
+"""Models of policies that are not bound now are kept, so that a swap is a copy: up to this size
+together, those that were bound last."""
 
 
 @dataclass(slots=True)
@@ -59,6 +60,14 @@ class Resident:
             yield weights_of(as_tensors(layout, {name: views[name] for name in layout.tensors}))
 
 
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    policy: TrainedPolicy
+    commit: Commit
+    """What the policy is."""
+    nbytes: int
+
+
 def serves(found: Commit, version: int, *, discard: bool) -> bool:
     """Whether a committed state is what a binding at `version` asks for."""
     return found.version == version or (found.version > version and not discard)
@@ -67,19 +76,21 @@ def serves(found: Commit, version: int, *, discard: bool) -> bool:
 class Home:
     """Finds, makes and parks states. Everything here blocks: call it in the compute thread."""
 
-    def __init__(self, spec: MARLJobSpec, settings: Settings) -> None:
-        self._spec, self._settings = spec, settings
-        self._parked: dict[str, tuple[TrainedPolicy, Commit]] = {}
+    def __init__(self, spec: MARLJobSpec, settings: Settings, fit: Callable[[int], None]) -> None:
+        """`fit` is told the parameters of a policy before anything is computed with it."""
+        self._spec, self._settings, self._fit = spec, settings, fit
+        self._parked: dict[str, _Parked] = {}
 
     def take(self, name: str, version: int, directory: str, *, discard: bool) -> Resident:
         """The policy's state at `version` or, unless `discard`, later: what Bind promises.
 
         NotFoundError: neither shared memory nor `directory` has it and it is not version 0.
         """
-        policy, parked = self._parked.pop(name, (None, None))
-        fresh = policy is None
-        if policy is None:
-            policy = self._build(name)
+        parked = self._parked.pop(name, None)
+        while sum(other.nbytes for other in self._parked.values()) > PARKED_BYTES:
+            del self._parked[next(iter(self._parked))]
+        policy = self._build(name) if parked is None else parked.policy
+        self._fit(policy.parameters)
         tensors = TensorSet.create(
             self._settings.shm_dir,
             set_name(self._settings.job_uid, name),
@@ -88,7 +99,7 @@ class Home:
         try:
             found = tensors.committed()
             if found is not None and serves(found, version, discard=discard):
-                if found != parked:
+                if parked is None or found != parked.commit:
                     self._restore(policy, tensors, found)
                 return Resident(policy, tensors, found)
             unsaved = Commit(version, "", {})
@@ -100,7 +111,7 @@ class Home:
                     )
                 log.info("state read", policy=name, version=version, checkpoint=directory)
             elif version == 0:
-                policy, metadata = policy if fresh else self._build(name), {}
+                policy, metadata = policy if parked is None else self._build(name), {}
                 if policy.spec.training.warm_start is not None:
                     warm_start(policy, self._spec, self._settings.base_dir)
             else:
@@ -115,11 +126,12 @@ class Home:
             raise
 
     def park(self, resident: Resident) -> None:
-        """Let go of the shared memory's lock; keep a sound model while there is room for it."""
+        """Let go of the shared memory's lock; keep a sound model until `take` needs its room."""
         resident.tensors.close()
         size = resident.tensors.layout.nbytes
-        if resident.sound and size <= PARKED_BYTES:
-            self._parked[resident.policy.spec.name] = (resident.policy, resident.commit)
+        if resident.sound:
+            name = resident.policy.spec.name
+            self._parked[name] = _Parked(resident.policy, resident.commit, size)
 
     def _restore(self, policy: TrainedPolicy, tensors: TensorSet, found: Commit) -> None:
         tensors.verify()

@@ -62,7 +62,7 @@ class Slot:
     ) -> None:
         self._spec, self._settings = spec, settings
         self._experience, self._compute = experience, compute
-        self._home = Home(spec, settings)
+        self._home = Home(spec, settings, compute.fit)
         self._bound: _Bound | None = None
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
@@ -84,13 +84,17 @@ class Slot:
                     bound.epoch = epoch
                     return self._ref(bound.resident.commit)
             await self._let_go()
-            take = partial(self._home.take, policy, version, directory, discard=discard)
-            resident = await self._compute.run(take)
-            self._bound = _Bound(resident, epoch)
-            await self._compute.run(partial(self._compute.fit, resident.policy.parameters))
+
+            def take() -> Commit:
+                resident = self._home.take(policy, version, directory, discard=discard)
+                # Here, not by the caller, who may be cancelled: nobody else would let go again.
+                self._bound = _Bound(resident, epoch)
+                return resident.commit
+
+            commit = await self._compute.run(take)
             self._warn(policy)
-            log.info("bound", policy=policy, epoch=epoch, version=resident.commit.version)
-            return self._ref(resident.commit)
+            log.info("bound", policy=policy, epoch=epoch, version=commit.version)
+            return self._ref(commit)
 
     async def unbind(self, policy: str, epoch: int) -> None:
         """Let go; nothing happens when the policy is not bound. FencedError: epoch is over."""

@@ -29,7 +29,11 @@ class WeightsService(weights_pb2_grpc.WeightsServicer):
     ) -> weights_pb2.ListSetsResponse:
         response = weights_pb2.ListSetsResponse()
         for name in set_names(self._shm_dir, self._job_uid):
-            with TensorSet.open(self._shm_dir, name) as tensor_set:
+            try:
+                opened = TensorSet.open(self._shm_dir, name)
+            except NotFoundError:  # removed meanwhile
+                continue
+            with opened as tensor_set:
                 commit = tensor_set.committed()
                 if commit is not None:
                     response.sets.add(

@@ -12,7 +12,12 @@ import torch
 
 from flexmarl.contracts.job import Transport
 from flexmarl.contracts.v1 import weights_pb2
-from flexmarl.runtime.errors import CorruptError, InvalidRequestError, NotFoundError
+from flexmarl.runtime.errors import (
+    CorruptError,
+    InvalidRequestError,
+    NotFoundError,
+    StalePolicyError,
+)
 from flexmarl.tensors.client import fetch
 from flexmarl.tensors.layout import WEIGHTS, Layout, TensorSpec, checksum
 from flexmarl.tensors.sets import Commit, TensorSet
@@ -143,7 +148,7 @@ async def load_into(
     """Load the version that `ref` names: (checksum of the module's tensors, seconds, shm or tcp).
 
     Copies run in `executor` (the thread that owns the module; None: a default thread). With `auto`
-    the set is read from shared memory when it lies there, else fetched from the sidecar at
+    the version is read from shared memory when it lies there, else fetched from the sidecar at
     `ref.address`. StalePolicyError when another version is committed or it is overwritten
     meanwhile; a fetch may take `seconds`. After an error that came while copying, the module's
     weights are undefined.
@@ -154,7 +159,7 @@ async def load_into(
         try:
             found = await loop.run_in_executor(executor, _load_shm, module, ref, shm_dir)
             return found, time.perf_counter() - started, "shm"
-        except NotFoundError:
+        except (NotFoundError, StalePolicyError):  # an older copy may lie where it once was trained
             if transport is Transport.SHM or not ref.address:
                 raise
     received = await fetch(
