@@ -101,13 +101,14 @@ def test_processes_that_ask_at_once_convert_once(tmp_path: Path) -> None:
         "c.convert = noted\n"
         "print(p.packaged_model('pypi://carrier'))"
     )
+    folder = tmp_path / "cache/flexmarl/models/carrier-1.0-1"
+    (folder.parent / f".{folder.name}-killed").mkdir(parents=True)
     env = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     running = [
         subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
     said = [process.communicate(timeout=120)[0].split() for process in running]
-    folder = tmp_path / "cache/flexmarl/models/carrier-1.0-1"
     assert sum("converted" in words for words in said) == 1
     assert {words[-1] for words in said} == {str(folder)}
     assert (folder / "model.safetensors").is_file()

@@ -57,6 +57,8 @@ def look_up(uri: str) -> tuple[Path, Path]:
 def _convert(source: Path, folder: Path) -> None:
     from flexmarl.models.gguf_conversion import convert
 
+    for left in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         convert(source, scratch)
