@@ -37,7 +37,9 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
         client.xdel(keys.stream("solver"), entries[1][0])
         if damage == "undecodable":
             old = client.zrange(keys.entries("solver", 0), 1, 1)[0]
-            new = client.xadd(keys.stream("solver"), {**entries[1][1], b"data:0": b"\xff garbage"})
+            new = client.xadd(
+                keys.stream("solver"), {**entries[1][1], b"data:token_ids:0": b"\xff garbage"}
+            )
             left, right = (part.rjust(20, b"0") for part in new.split(b"-"))
             client.zrem(keys.entries("solver", 0), old)
             client.zadd(keys.entries("solver", 0), {left + b"-" + right + b":10:1": 0})

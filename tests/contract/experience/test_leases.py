@@ -9,6 +9,7 @@ from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
 from tests.unit.experience.groups import POLICIES, request
 
+from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import MAX_LEASE_BYTES
 from flexmarl.experience.samples import GroupId
@@ -26,9 +27,8 @@ async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None
     assert [group.id.index for group in (*first.groups, *second.groups)] == [0, 1, 2, 3]
     assert await indexes(store, "solver", epoch, 0, second.cursor) == [4]
     third = await store.lease("solver", epoch, 0, cursor=second.cursor)
-    assert (await store.lease("solver", epoch, 0, cursor=third.cursor)) == type(third)(
-        [], third.cursor
-    )
+    nothing = await store.lease("solver", epoch, 0, cursor=third.cursor)
+    assert nothing == pb.LeaseResponse(cursor=third.cursor)
     await store.append(request(GroupId(incarnation, 0, 9)))
     assert await indexes(store, "solver", epoch, 0, third.cursor) == [9]
 
@@ -91,7 +91,7 @@ async def test_many_waiting_leases_hold_no_connection(server: Server, store: Sto
 async def test_a_lease_without_groups_ends_after_its_wait(store: Store) -> None:
     epoch = await store.take_epoch("solver")
     lease = await store.lease("solver", epoch, 0, wait=0.05)
-    assert (lease.groups, lease.cursor) == ([], "")
+    assert lease == pb.LeaseResponse()
 
 
 async def test_waiting_leases_end_when_the_service_is_about_to_stop(store: Store) -> None:
@@ -99,7 +99,7 @@ async def test_waiting_leases_end_when_the_service_is_about_to_stop(store: Store
     waiting = asyncio.ensure_future(store.lease("solver", epoch, 0, wait=600))
     await asyncio.sleep(0.05)
     store.release()
-    assert (await waiting).groups == []
+    assert not (await waiting).groups
 
 
 async def test_payloads_beyond_a_chunk_come_back_whole(

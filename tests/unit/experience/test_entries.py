@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.experience.groups import request
 
+from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.entries import (
     CHUNK_BYTES,
     Name,
@@ -16,42 +17,57 @@ from flexmarl.experience.samples import GroupId
 from flexmarl.runtime.errors import InvalidJobError
 
 GROUP = GroupId(1, 2, 3)
+Fields = dict[bytes, bytes]
 
 
-def entry(tokens: int = 4, episodes: int = 2) -> dict[bytes, bytes]:
-    message = request(GROUP, tokens=tokens, episodes=episodes)
-    _, fields = encode(message.id, "a task, with spaces", message.policies[0])
-    return dict(zip(fields[::2], fields[1::2], strict=True))
+def entry(tokens: int = 4, episodes: int = 2, silent: frozenset[str] = frozenset()) -> Fields:
+    message = request(GROUP, tokens=tokens, episodes=episodes, silent=silent)
+    samples = message.policies[0]
+    arrays = samples.token_ids, samples.loss_mask, samples.logprobs
+    _, fields = encode(message.id, "a task, with spaces", samples, arrays)
+    values = [bytes(value) for value in fields]
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def read(fields: Fields) -> pb.LeasedGroup:
+    group = pb.LeasedGroup()
+    decode(fields, into=group)
+    return group
 
 
 def test_an_entry_reads_back() -> None:
-    group = decode(entry())
+    group = read(entry())
     assert group.id == request(GROUP).id
     assert group.task_id == "a task, with spaces"
     assert group.samples == request(GROUP).policies[0]
 
 
-def test_large_payloads_are_cut_into_chunks() -> None:
+def test_large_arrays_are_cut_into_chunks() -> None:
     fields = entry(tokens=200_000)
-    chunks = [len(value) for name, value in fields.items() if name.startswith(b"data:")]
-    assert chunks == [CHUNK_BYTES] * 3 + [chunks[-1]]
-    assert 0 < chunks[-1] <= CHUNK_BYTES
-    assert decode(fields).samples == request(GROUP, tokens=200_000).policies[0]
+    chunks = {name: len(value) for name, value in fields.items() if name.startswith(b"data:")}
+    assert chunks == {
+        b"data:token_ids:0": CHUNK_BYTES,
+        b"data:token_ids:1": 1_600_000 - CHUNK_BYTES,
+        b"data:loss_mask:0": 400_000,
+        b"data:logprobs:0": CHUNK_BYTES,
+        b"data:logprobs:1": 1_600_000 - CHUNK_BYTES,
+    }
+    assert read(fields).samples == request(GROUP, tokens=200_000).policies[0]
 
 
 def test_an_empty_marker_reads_back() -> None:
-    message = request(GROUP, silent=frozenset({"solver"}))
-    _, fields = encode(message.id, "t", message.policies[0])
-    assert not decode(dict(zip(fields[::2], fields[1::2], strict=True))).samples.sequences
+    assert not read(entry(silent=frozenset({"solver"}))).samples.sequences
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         (b"meta", b"1 2 4 2 t", "checksum"),
-        (b"data:0", b"rubbish", "checksum"),
-        (b"status", b"9 0", "it has no field data:1"),
-        (b"status", b"x", "unpack"),
+        (b"meta:samples", b"", "checksum"),
+        (b"data:token_ids:0", b"rubbish", "checksum"),
+        (b"status", b"1 2 1 0", "it has no field data:loss_mask:1"),
+        (b"status", b"x", "zip"),
+        (b"status", b"1 x 1 0", "invalid literal"),
         (b"meta", None, "no field meta"),
     ],
 )
@@ -62,7 +78,15 @@ def test_what_was_changed_is_noticed(name: bytes, value: bytes | None, words: st
     else:
         fields[name] = value
     with pytest.raises(UndecodableError, match=words):
-        decode(fields)
+        read(fields)
+
+
+def test_what_moved_from_one_field_to_the_next_is_noticed() -> None:
+    fields = entry()
+    ids, mask = fields[b"data:token_ids:0"], fields[b"data:loss_mask:0"]
+    fields |= {b"data:token_ids:0": ids + mask[:1], b"data:loss_mask:0": mask[1:]}
+    with pytest.raises(UndecodableError, match="checksum"):
+        read(fields)
 
 
 def test_remains_are_cut() -> None:

@@ -7,6 +7,7 @@ second, and a loop over tokens or a numpy call per sequence would be most of its
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,12 +29,15 @@ def group_name(group: pb.GroupId) -> str:
     return f"{group.incarnation}/{group.step}/{group.index}"
 
 
-def check_samples(samples: pb.PolicySamples, of: str = "") -> None:
-    """InvalidRequestError, naming the sequence where it is one's fault, unless every rule holds.
+Arrays: TypeAlias = tuple[bytes, bytes, bytes]
+"""Token ids, mask and log-probs of samples. Read out of a message once: each time copies them."""
 
-    `of` says in messages what the samples belong to.
+
+def check_samples(samples: pb.PolicySamples, of: str = "") -> Arrays:
+    """The arrays; InvalidRequestError, naming the sequence where it is one's fault, unless every
+    rule holds. `of` says in messages what the samples belong to.
     """
-    ids, mask, logprobs = samples.token_ids, samples.loss_mask, samples.logprobs
+    arrays = ids, mask, logprobs = samples.token_ids, samples.loss_mask, samples.logprobs
     sequences = samples.sequences
     total = sum(sequence.tokens for sequence in sequences)
     if not len(mask) == total == len(ids) / 4 == len(logprobs) / 4:
@@ -43,7 +47,7 @@ def check_samples(samples: pb.PolicySamples, of: str = "") -> None:
             f"{len(sequences)} sequences; there must be as many of each"
         )
     if not sequences:
-        return
+        return arrays
     if len({sequence.id for sequence in sequences}) != len(sequences):
         names = [sequence.id for sequence in sequences]
         raise _wrong(next(s for s in sequences if names.count(s.id) > 1), "appears twice")
@@ -55,12 +59,15 @@ def check_samples(samples: pb.PolicySamples, of: str = "") -> None:
     if b"".join(expected) != mask:
         raise _wrong_mask(samples, b"".join(expected))
     _check_arrays(samples, ids, mask, logprobs)
+    return arrays
 
 
 def check_group(
     request: pb.AppendGroupRequest, policies: frozenset[str], max_staleness: int
-) -> None:
-    """The group carries every trained policy once, at versions that its step may train on."""
+) -> list[Arrays]:
+    """Those of each policy in turn. The group must carry every trained policy once, at versions
+    that its step may train on.
+    """
     group = request.id
     if not 0 < group.incarnation < MAX_COUNTER:
         raise InvalidRequestError(f"incarnation is {group.incarnation}; take one first")
@@ -81,8 +88,7 @@ def check_group(
         for sequence in samples.sequences:
             if not sequence.id.startswith(f"{name}/{sequence.episode}/{sequence.agent}/"):
                 raise _wrong(sequence, f"is not {name}/EPISODE/AGENT/SEQ, where it is stored")
-    for samples in request.policies:
-        check_samples(samples, f"group {name}, ")
+    return [check_samples(samples, f"group {name}, ") for samples in request.policies]
 
 
 def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: int) -> None:

@@ -28,6 +28,8 @@ BUSY_SECONDS = 10.0
 """To get one of them."""
 ANSWER_SECONDS = 20.0
 """For one answer of the server, however many commands it takes."""
+READ_BYTES = 1 << 20
+"""At once; the library's 64 KiB make hundreds of turns of the event loop of one answer."""
 LEAST = {"redis": 7, "valkey": 8}
 _PASSING = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "UNKILLABLE")
 """Replies of a server that will take the same command later."""
@@ -64,6 +66,7 @@ def connect(url: str, ca_file: Path | None = None) -> Redis:
             # returns what is ready instead); `translated` bounds every call.
             socket_timeout=None,
             socket_connect_timeout=5,
+            socket_read_size=READ_BYTES,
             retry=Retry(NoBackoff(), 1),  # a connection that the server closed meanwhile
             **tls,
         )

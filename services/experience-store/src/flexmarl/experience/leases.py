@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter
@@ -31,14 +30,6 @@ _CURSOR = re.compile(r"\d{20}-\d{20}")
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    groups: list[pb.LeasedGroup]
-    """In order of arrival."""
-    cursor: str
-    """Behind the last entry that was looked at."""
-
-
 def check_cursor(cursor: str) -> None:
     """InvalidRequestError unless it is empty or came with a lease."""
     if cursor and not _CURSOR.fullmatch(cursor):
@@ -51,7 +42,9 @@ class Leases:
         self._locate = redis.register_script(scripts.LOCATE)
         self._discard = redis.register_script(scripts.DISCARD)
 
-    async def read(self, policy: str, epoch: int, step: int, cursor: str, limit: int) -> Lease:
+    async def read(
+        self, policy: str, epoch: int, step: int, cursor: str, limit: int
+    ) -> pb.LeaseResponse:
         """What is there behind the cursor, at most `limit` groups; FencedError for an old epoch."""
         keys = self._keys
         outcome, *rest = await self._locate(
@@ -61,24 +54,24 @@ class Leases:
         scripts.refuse_fenced("epoch", epoch, outcome, rest)
         names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
         if not names:
-            return Lease([], cursor)
+            return pb.LeaseResponse(cursor=cursor)
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
             found = await pipe.execute()
-        groups = []
+        lease = pb.LeaseResponse(cursor=names[-1].position)
         for name, entries in zip(names, found, strict=True):
             fields = entries[0][1] if entries else {}
+            group = lease.groups.add()
             try:
-                group = decode(fields)
+                decode(fields, into=group)
                 if (group.id.step, group.id.index) != (step, name.index):
                     raise UndecodableError(f"it is step {group.id.step}, index {group.id.index}")
             except UndecodableError as error:
+                del lease.groups[-1]
                 await self._bury(policy, step, name, fields, str(error))
-            else:
-                groups.append(group)
-        LEASED.labels(policy).inc(len(groups))
-        return Lease(groups, names[-1].position)
+        LEASED.labels(policy).inc(len(lease.groups))
+        return lease
 
     async def _bury(
         self, policy: str, step: int, name: Name, fields: Mapping[bytes, bytes], why: str

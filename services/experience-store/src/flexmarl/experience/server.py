@@ -9,7 +9,6 @@ import grpc.aio
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
-from flexmarl.experience.leases import Lease
 from flexmarl.experience.store import StoredStep
 from flexmarl.runtime.grpc import Register
 
@@ -22,7 +21,7 @@ class Groups(Protocol):
     async def append(self, request: pb.AppendGroupRequest) -> bool: ...
     async def lease(
         self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
-    ) -> Lease: ...
+    ) -> pb.LeaseResponse: ...
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
     async def close_step(self, incarnation: int, step: int) -> None: ...
@@ -49,7 +48,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         return pb.AppendGroupResponse(duplicate=not await self._store.append(request))
 
     async def Lease(self, request: pb.LeaseRequest, context: Any) -> pb.LeaseResponse:
-        lease = await self._store.lease(
+        return await self._store.lease(
             request.policy,
             request.epoch,
             request.step,
@@ -57,7 +56,6 @@ class ExperienceService(pb_grpc.ExperienceServicer):
             max_groups=request.max_groups,
             wait=request.wait_ms / 1000,
         )
-        return pb.LeaseResponse(groups=lease.groups, cursor=lease.cursor)
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         deleted = await self._store.commit(

@@ -33,7 +33,7 @@ from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
 from flexmarl.experience.entries import encode
 from flexmarl.experience.keys import Keys
-from flexmarl.experience.leases import Lease, Leases, check_cursor
+from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
 from flexmarl.runtime.errors import (
     FullError,
@@ -154,7 +154,7 @@ class Store:
     async def append(self, request: pb.AppendGroupRequest) -> bool:
         """Store a group for all policies at once. False: it was stored or trained before."""
         try:
-            check_group(request, self._policies, self._max_staleness)
+            arrays = check_group(request, self._policies, self._max_staleness)
         except (InvalidRequestError, StalePolicyError) as error:
             APPENDS.labels("refused").inc()
             log.warning("group refused", group=group_name(request.id), reason=str(error))
@@ -168,9 +168,9 @@ class Store:
         ]
         args: list[Any] = [group.incarnation, step, group.index, self._keys.arrivals]
         size = 0
-        for samples in request.policies:
+        for samples, own in zip(request.policies, arrays, strict=True):
             keys += (self._keys.stream(samples.policy), self._keys.entries(samples.policy, step))
-            bytes_, fields = encode(group, request.task_id, samples)
+            bytes_, fields = encode(group, request.task_id, samples, own)
             args += (samples.policy, bytes_, len(fields), *fields)
             size += bytes_
         try:
@@ -236,7 +236,7 @@ class Store:
         cursor: str = "",
         max_groups: int = 0,
         wait: float = 0.0,
-    ) -> Lease:
+    ) -> pb.LeaseResponse:
         """Groups of the step behind the cursor, in order of arrival; waits for the first.
 
         At most `max_groups` (0: as many as one answer carries); after `wait` seconds without
