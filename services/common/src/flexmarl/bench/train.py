@@ -77,7 +77,7 @@ async def run(case: Case) -> list[Measure]:
     return [
         paired(name, rates, plain_rates, "tokens/s", case.goal),
         *(
-            alone(f"{name}: {part}", [getattr(parts, part) for parts in taken[1:]], "s")
+            alone(f"a step's {part}", [getattr(parts, part) for parts in taken[1:]], "s")
             for part in ("fold", "update", "wait", "publish")
         ),
     ]
