@@ -73,7 +73,7 @@ def test_difficulty_of_one_agent_or_of_all() -> None:
 
 def test_participants_are_those_of_the_task() -> None:
     some = tasks(workflow={"name": "solver-verifier", "participants": "who"})
-    assert some.participants(some.at((0, 0), 0, {})) == {"p0"}
+    assert some.participants(some.at((0, 0), 0, {})) == frozenset({"p0"})
     assert tasks().participants(some.at((0, 0), 0, {})) is None
 
 
