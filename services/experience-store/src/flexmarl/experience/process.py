@@ -4,6 +4,7 @@ import stamina
 import structlog
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.capacity import check_capacity
 from flexmarl.experience.keys import job_tag
 from flexmarl.experience.server import register
@@ -62,4 +63,5 @@ async def body(settings: Settings, job: MARLJob) -> None:
 
 
 def main() -> None:
+    keep_freed_memory()
     runtime.run("experience", body)
