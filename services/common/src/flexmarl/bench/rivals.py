@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ IN_FLIGHT = 8
 @dataclass(frozen=True, slots=True)
 class Rival:
     name: str
-    rate: Callable[[str, Mapping[str, np.ndarray], int, int], Any]
+    rate: Callable[[str, Mapping[str, np.ndarray], int, int], Awaitable[float]]
     """(name of the round, arrays of a sample, samples in a group, groups): groups per second."""
 
 

@@ -94,7 +94,7 @@ class ExperienceClient:
         self._metadata = ((TOKEN_KEY, f"Bearer {token}"),) if token else None
         self._channel = channel(address)
         self._stub: pb_grpc.ExperienceAsyncStub = pb_grpc.ExperienceStub(self._channel)
-        self._append = self._channel.unary_unary(
+        self._append: Callable[..., Awaitable[pb.AppendGroupResponse]] = self._channel.unary_unary(
             f"/{SERVICE}/AppendGroup", response_deserializer=pb.AppendGroupResponse.FromString
         )
 

@@ -67,7 +67,8 @@ def encode(
         counts.append(len(chunks))
         for number, chunk in enumerate(chunks):
             fields += (b"data:%s:%d" % (name, number), chunk)
-    fields += (b"status", b"%d %d %d %s" % (*counts, _checksum(meta, head, *arrays)))
+    numbers = b" ".join(b"%d" % count for count in counts)
+    fields += (b"status", b"%s %s" % (numbers, _checksum(meta, head, *arrays)))
     return len(head) + sum(map(len, arrays)), fields
 
 

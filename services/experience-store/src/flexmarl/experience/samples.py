@@ -166,7 +166,7 @@ def _check_types(sequence: Sequence) -> None:
 
 
 def _end_to_end(dtype: str, arrays: list[NDArray[Any]]) -> bytes:
-    return b"".join([np.ascontiguousarray(array, dtype) for array in arrays])
+    return b"".join([np.ascontiguousarray(array, dtype).data for array in arrays])
 
 
 def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
