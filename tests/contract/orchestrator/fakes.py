@@ -66,6 +66,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         self.policy, self.version, self.checksum = "", 0, ""
         self.loads: list[tuple[str, int]] = []
         self.corrupt = False
+        self.on_load: Callable[[int], None] = lambda version: None
 
     def restart(self) -> None:
         """As a process that comes up with nothing loaded."""
@@ -73,6 +74,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
 
     async def LoadWeights(self, request: Any, context: Any) -> engine_pb2.LoadWeightsResponse:
         weights = request.weights
+        self.on_load(weights.version)
         self.policy, self.version = request.policy, weights.version
         self.checksum = "corrupt" if self.corrupt else weights.checksum
         self.loads.append((self.policy, self.version))
@@ -110,6 +112,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
         self._bound: tuple[str, int] | None = None
         self.binds: list[str] = []
         self.on_group: Callable[[str, int, int], None] = lambda policy, step, index: None
+        self.on_commit: Callable[[str, int], None] = lambda policy, step: None
         self.learns = True
 
     def restart(self) -> None:
@@ -125,6 +128,8 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             or (request.discard and state.version != request.version)
         ):
             state = None
+        if state is None and request.kept:
+            raise NotFoundError(f"version {request.version} of {request.policy} is gone")
         if state is None and request.checkpoint:
             state = State(**json.loads((Path(request.checkpoint) / "state.json").read_text()))
         if state is None and request.version:
@@ -150,6 +155,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             self.memory.states[policy] = State(step + 1, history)
             self._ledger.train(policy, step, groups)
         await self._experience.commit(policy, epoch, step)
+        self.on_commit(policy, step)
         return trainer_pb2.TrainStepResponse(
             weights=self._ref(policy), updated=self.learns, metrics={"loss": 0.5}
         )

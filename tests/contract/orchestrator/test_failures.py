@@ -16,8 +16,15 @@ from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.limits import Limits
-from flexmarl.runtime.errors import FencedError, JobFailedError, UnavailableError
+from flexmarl.orchestrator.training import Training
+from flexmarl.runtime.errors import (
+    FencedError,
+    JobFailedError,
+    NotFoundError,
+    UnavailableError,
+)
 
 
 def once_at(step: int, index: int, action: Callable[[], None]) -> Callable[[Any], None]:
@@ -116,6 +123,83 @@ async def test_a_lost_state_takes_all_policies_back_to_the_last_checkpoint_toget
             incarnations[request.id.step].add(request.id.incarnation)
         assert incarnations[3] == {1, 2}
         assert incarnations[4] == {2}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("step", [0, 2])
+async def test_memory_lost_right_behind_a_checkpoint_costs_the_step(
+    tmp_path: Path, store_server: Server, slots: int, step: int
+) -> None:
+    """Groups that one policy has acknowledged are not there for it any more, so none counts."""
+    job = make_job(checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server, slots=slots) as around:
+
+        def lose(policy: str, trained: int) -> None:
+            if (policy, trained) == ("p0", step) and around.ledger.times[policy, trained] == 1:
+                around.memory.states.clear()
+                for trainer in around.trainers:
+                    trainer.restart()
+                for engine in around.engines.values():
+                    engine.restart()
+                raise UnavailableError("killed")
+
+        around.trainers[0].on_commit = lose
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert around.ledger.times["p0", step] == 2
+        assert {r.id.incarnation for r in around.requests if r.id.step == step} == {1, 2}
+
+
+async def test_published_weights_that_are_gone_take_the_job_back(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """No trainer is asked for anything while engines load: they are the first to know."""
+    job = make_job(checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server) as around:
+        engine, lost = next(iter(around.engines.values())), []
+
+        def load(version: int) -> None:
+            if version == 3 and not lost:
+                lost.append(version)
+                around.memory.states.clear()
+                for trainer in around.trainers:
+                    trainer.restart()
+                raise NotFoundError("no such set")
+
+        engine.on_load = load
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert lost == [3]
+
+
+@pytest.mark.parametrize("what", ["a step", "an evaluation"])
+async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
+    tmp_path: Path, store_server: Server, what: str
+) -> None:
+    """It stood still while another finished the job, and learns of it at its next word."""
+    job = make_job(eval={"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2})
+    stopped, go_on = asyncio.Event(), asyncio.Event()
+    still = Groups.idle if what == "an evaluation" else Training.step
+
+    async def stand_still(self: Any, *given: Any) -> Any:
+        result = await still(self, *given)
+        if not stopped.is_set() and around.lines("metrics"):
+            stopped.set()
+            await go_on.wait()
+        return result
+
+    async with team(job, tmp_path, store_server) as around:
+        with pytest.MonkeyPatch.context() as patch:
+            owner = Groups if what == "an evaluation" else Training
+            patch.setattr(owner, still.__name__, stand_still)
+            first = asyncio.ensure_future(around.run(replace(QUICK, confirm=1000, answers=0.1)))
+            await stopped.wait()
+        await around.run()
+        go_on.set()
+        with pytest.raises(FencedError):
+            await first
+        around.assert_trained_as_if_nothing_had_happened()
+        assert [line["step"] for line in around.lines("evals")] == [0, 2, 4]
 
 
 async def stop_at(around: Team, step: int, index: int, limits: Limits = QUICK) -> None:

@@ -1,7 +1,10 @@
 """The gRPC set-up over a real loopback channel, with the Weights service as the example."""
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,6 +12,7 @@ import grpc.aio
 import pytest
 
 from flexmarl.contracts.v1 import weights_pb2, weights_pb2_grpc
+from flexmarl.runtime import grpc as set_up
 from flexmarl.runtime.errors import NotFoundError, StalePolicyError
 from flexmarl.runtime.grpc import channel, serving, wait_ready
 
@@ -109,3 +113,39 @@ async def test_serves_on_a_unix_socket(tmp_path: Any) -> None:
     async with serving(register(Service()), address) as bound:
         assert bound == address
         await wait_ready(bound, 5)
+
+
+async def serve_for_ever(address: str) -> None:
+    async with serving(register(Service()), address):
+        await asyncio.Event().wait()
+
+
+async def test_a_peer_that_went_silent_is_noticed_long_before_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like a machine that vanished: no connection is closed, and nobody answers."""
+    quick = {"grpc.keepalive_time_ms": 500, "grpc.http2.ping_timeout_ms": 500}
+    assert quick.keys() <= dict(set_up.CHANNEL_OPTIONS).keys()
+    options = list((dict(set_up.CHANNEL_OPTIONS) | quick).items())
+    monkeypatch.setattr(set_up, "CHANNEL_OPTIONS", options)
+    address = f"unix://{tmp_path}/socket"
+    server = await asyncio.create_subprocess_exec(sys.executable, __file__, address)
+    try:
+        await wait_ready(address, 60)
+        async with channel(address) as connection:
+            stub = weights_pb2_grpc.WeightsStub(connection)
+            call = stub.ListSets(weights_pb2.ListSetsRequest(), timeout=600)
+            await asyncio.sleep(2)
+            assert not call.done()  # a peer that is busy for long answers all the same
+            server.send_signal(signal.SIGSTOP)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async with asyncio.timeout(60):
+                    await call
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    finally:
+        server.kill()
+        await server.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve_for_ever(sys.argv[1]))

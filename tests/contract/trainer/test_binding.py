@@ -5,6 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 import torch
 from tests.contract.trainer.conftest import WAIT, Rigs, bind
@@ -82,3 +84,19 @@ async def test_models_that_are_not_bound_are_kept_up_to_a_size_together(
         for name in "babca":  # one is kept beside the bound one
             await trainer.Bind(bind(name, epoch=2), timeout=WAIT)
     assert "".join(built) == "abca"
+
+
+async def test_memory_that_must_be_there_and_is_gone_is_not_made_again(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    """Neither as version 0, nor from a checkpoint, nor by a trainer that has the policy parked."""
+    rig = await rigs()
+    async with rig.serving() as trainer:
+        for version, directory in ((0, ""), (3, str(tmp_path))):
+            request = bind(epoch=1, version=version, checkpoint=directory, kept=True)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await trainer.Bind(request, timeout=WAIT)
+            assert error.value.code() is grpc.StatusCode.NOT_FOUND
+        await trainer.Bind(bind(epoch=2), timeout=WAIT)
+        again = await trainer.Bind(bind(epoch=3, kept=True), timeout=WAIT)
+        assert again.weights.version == 0

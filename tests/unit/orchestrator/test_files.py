@@ -33,6 +33,18 @@ def test_rewinding_may_keep_the_evaluation_at_the_step(tmp_path: Path) -> None:
     assert steps_of(files.metrics) == [0, 1]
 
 
+def test_rewinding_keeps_one_line_of_what_two_orchestrators_wrote(tmp_path: Path) -> None:
+    files = RunDir(tmp_path)
+    for path in (files.metrics, files.evals):
+        files.append(path, [{"step": number} for number in (0, 1, 2, 1, 3)])
+    shown = [{"step": 1, "index": index, "episode": 0} for index in (0, 1, 0)]
+    files.append(files.episodes, shown)
+    files.rewind(3, evaluated=True)
+    assert steps_of(files.metrics) == [0, 1, 2]
+    assert steps_of(files.evals) == [0, 1, 2, 3]
+    assert lines(files.episodes) == shown[:2]
+
+
 def test_a_torn_last_line_is_not_read_and_goes_on_rewinding(tmp_path: Path) -> None:
     files = RunDir(tmp_path)
     files.append(files.metrics, [{"step": 0}, {"step": 1}])

@@ -23,9 +23,14 @@ OPTIONS = [
     ("grpc.max_receive_message_length", 256 << 20),
     ("grpc.max_send_message_length", 256 << 20),
     ("grpc.so_reuseport", 0),
+    # Of a machine that vanished no connection says so: who waits for an answer asks now and then.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
 CHANNEL_OPTIONS = [
     *OPTIONS,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 40_000),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),

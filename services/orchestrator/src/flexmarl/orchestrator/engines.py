@@ -19,7 +19,7 @@ from prometheus_client import Counter, Histogram
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, rollout_pb2
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
-from flexmarl.orchestrator.calls import fault_of, says
+from flexmarl.orchestrator.calls import StateLostError, fault_of, says
 from flexmarl.orchestrator.issue import Fault, pause
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.runtime.errors import JobFailedError
@@ -86,7 +86,10 @@ class Engines:
         self._wanted.clear()
 
     async def watch(self) -> None:
-        """Keep all engines at what is wanted, until cancelled. JobFailedError: they cannot be."""
+        """Keep all engines at what is wanted, until cancelled. JobFailedError: they cannot be.
+
+        StateLostError: what was published is gone.
+        """
         async with asyncio.TaskGroup() as group:
             for engines in self._engines.values():
                 for engine in engines:
@@ -160,6 +163,8 @@ class Engines:
                 attempt += 1
                 engine.held = None
                 engine.trouble = says(error)
+                if error.code() is grpc.StatusCode.NOT_FOUND:  # published, and there no more
+                    raise StateLostError(f"{_name(engine)}: {says(error)}") from error
                 if fault_of(error) is Fault.FATAL:
                     raise JobFailedError(f"{_name(engine)}: {says(error)}") from error
                 await self._note(engine, error)

@@ -28,8 +28,8 @@ class Position:
     refills: str = ""
     """Of places whose tasks were dropped: how often."""
     discard: bool = False
-    """The job fell back to here and not all policies have followed: anything newer that they hold
-    belongs to a history that is not the job's any more."""
+    """The job begins or fell back here and not all policies have followed: anything newer that they
+    hold belongs to a history that is not the job's any more."""
 
     def fields(self, incarnation: int) -> dict[str, str]:
         """As the store keeps it."""

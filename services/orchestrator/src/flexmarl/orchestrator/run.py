@@ -91,7 +91,7 @@ class Run:
         self._workers = Workers(services.workers, inputs.limits)
         self._incarnation = 0
         self._epochs: dict[str, int] = {}
-        self._position = Position(0, time.time())
+        self._position = Position(0, time.time(), discard=True)
         self._recoveries = 0
 
     async def to_the_end(self) -> None:
@@ -123,7 +123,9 @@ class Run:
         if resume_from := self._inputs.settings.resume_from:
             start = await asyncio.to_thread(checkpoint_at, Path(resume_from), self._inputs)
             log.info("resuming", step=start.step, checkpoint=resume_from)
-            self._position = Position(start.step, time.time(), start, draws=start.draws)
+            self._position = Position(
+                start.step, time.time(), start, draws=start.draws, discard=True
+            )
         return False
 
     async def _recover(self, error: StateLostError | StoreLostError) -> None:

@@ -46,6 +46,11 @@ def lines(path: Path) -> list[Line]:
     return found
 
 
+def _place(line: Line) -> tuple[int | None, ...]:
+    """What there is one line of."""
+    return tuple(line.get(key) for key in ("step", "index", "episode"))
+
+
 class RunDir:
     """Writes below `root`; one process at a time."""
 
@@ -74,7 +79,8 @@ class RunDir:
             file.write(text)
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
-        """Forget what was written of `step` and later, and torn lines.
+        """Forget what was written of `step` and later, torn lines, and what was written twice: by
+        an orchestrator that did not know yet that another had taken over.
 
         `evaluated`: keep the evaluation at `step` itself, which was made before it began.
         """
@@ -82,8 +88,10 @@ class RunDir:
             if not path.exists():
                 continue
             last = step if evaluated and path is self.evals else step - 1
-            kept = [line for line in lines(path) if line["step"] <= last]
-            replace(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+            found = sorted(lines(path), key=lambda line: int(line["step"]))
+            kept = {_place(line): line for line in found if line["step"] <= last}
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept.values())
+            replace(path, text)
 
     def summary(self, value: Mapping[str, Any]) -> None:
         replace(self.root / "summary.json", json.dumps(value, indent=2) + "\n")

@@ -97,6 +97,7 @@ class Steps:
         evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs.held_out)
         self._report.now(Phase.EVALUATING, version, groups=evaluation.progress)
         line = await evaluation.run()
+        await self._still_ours()
         await asyncio.to_thread(self._files.append, self._files.evals, [line])
         self._evaluated.append(version)
         log.info("evaluated", version=version, seconds=round(line["seconds"], 2))
@@ -116,6 +117,7 @@ class Steps:
             self._spec, number + 1, self._evaluated
         ):
             rollouts.stand_at(number + 1)  # plays on while this is written down
+        await self._still_ours()
         await asyncio.to_thread(self._write, finished, saving)
         await self._move(
             rollouts,
@@ -199,6 +201,10 @@ class Steps:
                 rollouts.close(before)
             self._position = replace(moved, draws=rollouts.draws(), refills=rollouts.refills())
             await self._keep(self._position)
+
+    async def _still_ours(self) -> None:
+        """FencedError: another orchestrator has taken over, and the files are its."""
+        await self._parts.experience.put_state(self._incarnation, {})
 
     async def _history(self) -> list[Line]:
         """Metrics of all finished steps, where tasks are chosen by them."""

@@ -47,7 +47,8 @@ class Standing:
     checkpoint: Checkpoint | None
     """At exactly this version."""
     discard: bool
-    """The job rolled back: what shared memory holds of other versions is not to be used."""
+    """The job begins or rolled back: what shared memory holds of other versions is not to be used.
+    Otherwise shared memory must hold the policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,9 @@ class Training:
             version=standing.version,
             checkpoint=saved.policy(policy) if saved and saved.step == standing.version else "",
             discard=discard,
+            # Lost memory is a reason to fall back even if a checkpoint has the very same version:
+            # other policies' weights may be gone with it, and groups be acknowledged already.
+            kept=not discard,
         )
         try:
             response = await stub.Bind(request, timeout=self._limits.bind)

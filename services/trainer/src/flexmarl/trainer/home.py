@@ -81,10 +81,13 @@ class Home:
         self._spec, self._settings, self._fit = spec, settings, fit
         self._parked: dict[str, _Parked] = {}
 
-    def take(self, name: str, version: int, directory: str, *, discard: bool) -> Resident:
+    def take(
+        self, name: str, version: int, directory: str, *, discard: bool, kept: bool = False
+    ) -> Resident:
         """The policy's state at `version` or, unless `discard`, later: what Bind promises.
 
-        NotFoundError: neither shared memory nor `directory` has it and it is not version 0.
+        NotFoundError: neither shared memory nor `directory` has it and it is not version 0; shared
+        memory does not have it, and it was `kept` there.
         """
         parked = self._parked.pop(name, None)
         while sum(other.nbytes for other in self._parked.values()) > PARKED_BYTES:
@@ -102,6 +105,10 @@ class Home:
                 if parked is None or found != parked.commit:
                     self._restore(policy, tensors, found)
                 return Resident(policy, tensors, found)
+            if kept:
+                raise NotFoundError(
+                    f"policy {name}: version {version} is no longer in shared memory"
+                )
             unsaved = Commit(version, "", {})
             if directory:
                 metadata = checkpoint.load(policy, Path(directory))

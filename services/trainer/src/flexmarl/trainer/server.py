@@ -21,6 +21,7 @@ class TrainerService(pb_grpc.TrainerServicer):
             request.version,
             request.checkpoint,
             discard=request.discard,
+            kept=request.kept,
         )
         return pb.BindResponse(weights=weights)
 

@@ -70,7 +70,14 @@ class Slot:
         self._stopping = False
 
     async def bind(
-        self, policy: str, epoch: int, version: int, directory: str, *, discard: bool
+        self,
+        policy: str,
+        epoch: int,
+        version: int,
+        directory: str,
+        *,
+        discard: bool,
+        kept: bool = False,
     ) -> weights_pb2.WeightsRef:
         """Take the policy; FencedError when a later epoch of it is bound already."""
         if policy not in self._spec.trained_policies:
@@ -86,7 +93,7 @@ class Slot:
             await self._let_go()
 
             def take() -> Commit:
-                resident = self._home.take(policy, version, directory, discard=discard)
+                resident = self._home.take(policy, version, directory, discard=discard, kept=kept)
                 # Here, not by the caller, who may be cancelled: nobody else would let go again.
                 self._bound = _Bound(resident, epoch)
                 return resident.commit

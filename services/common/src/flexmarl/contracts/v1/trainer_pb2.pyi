@@ -28,6 +28,7 @@ class BindRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     DISCARD_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
@@ -36,6 +37,8 @@ class BindRequest(_message.Message):
     """directory of this policy's state at `version`; empty: none"""
     discard: _builtins.bool
     """the job rolls back: another version in shared memory is forgotten"""
+    kept: _builtins.bool
+    """it was bound before: memory that does not hold it was lost"""
     def __init__(
         self,
         *,
@@ -44,10 +47,11 @@ class BindRequest(_message.Message):
         version: _builtins.int = ...,
         checkpoint: _builtins.str = ...,
         discard: _builtins.bool = ...,
+        kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "discard", b"discard", "epoch", b"epoch", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "discard", b"discard", "epoch", b"epoch", "kept", b"kept", "policy", b"policy", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

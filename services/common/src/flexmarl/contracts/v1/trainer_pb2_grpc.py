@@ -64,7 +64,7 @@ class TrainerServicer(object):
     def Bind(self, request, context):
         """Takes the policy with this epoch. State comes from shared memory where it is committed there at
         `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
-        job file's start (version 0).
+        job file's start (version 0). NOT_FOUND: it is in none of these, or not in memory and `kept`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class TrainerStub:
     Bind: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.BindRequest, _trainer_pb2.BindResponse]
     """Takes the policy with this epoch. State comes from shared memory where it is committed there at
     `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
-    job file's start (version 0).
+    job file's start (version 0). NOT_FOUND: it is in none of these, or not in memory and `kept`.
     """
     Unbind: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.UnbindRequest, _trainer_pb2.UnbindResponse]
     """Lets go; the committed state stays in shared memory."""
@@ -55,7 +55,7 @@ class TrainerAsyncStub(TrainerStub):
     Bind: _aio.UnaryUnaryMultiCallable[_trainer_pb2.BindRequest, _trainer_pb2.BindResponse]  # type: ignore[assignment]
     """Takes the policy with this epoch. State comes from shared memory where it is committed there at
     `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
-    job file's start (version 0).
+    job file's start (version 0). NOT_FOUND: it is in none of these, or not in memory and `kept`.
     """
     Unbind: _aio.UnaryUnaryMultiCallable[_trainer_pb2.UnbindRequest, _trainer_pb2.UnbindResponse]  # type: ignore[assignment]
     """Lets go; the committed state stays in shared memory."""
@@ -77,7 +77,7 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_trainer_pb2.BindResponse, _abc.Awaitable[_trainer_pb2.BindResponse]]:
         """Takes the policy with this epoch. State comes from shared memory where it is committed there at
         `version` or later (`discard`: at exactly `version`), else from `checkpoint`, else from the
-        job file's start (version 0).
+        job file's start (version 0). NOT_FOUND: it is in none of these, or not in memory and `kept`.
         """
 
     @_abc_1.abstractmethod
