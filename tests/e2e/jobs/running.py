@@ -48,6 +48,7 @@ class Job:
         self.directory, self._own = directory, environment
         self.run_dir = directory / "run"
         self.file = directory / "job.yaml"
+        self.output = directory / "output.txt"
         # Short: sockets are made in it.
         self.temporary = Path(tempfile.mkdtemp(prefix="fx", dir="/tmp"))
         for part in (HERE / "user").iterdir():
@@ -60,35 +61,38 @@ class Job:
             "spec": spec,
         }
         self.file.write_text(json.dumps(document))  # which is YAML, too
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
         """`flexmarl run` in a process group of its own, as a shell starts it."""
         command = ["run", str(self.file), "--run-dir", str(self.run_dir), "--plain", *options]
-        self.process = subprocess.Popen(
-            [FLEXMARL, *command],
-            cwd=self.directory,
-            env=self._environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
-        )
+        with self.output.open("wb") as output:  # a pipe that nobody reads would fill up
+            self.process = subprocess.Popen(
+                [FLEXMARL, *command],
+                cwd=self.directory,
+                env=self._environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
         return self.process
 
-    def finish(self) -> tuple[int, str]:
+    def ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def finish(self, seconds: float = SECONDS) -> tuple[int, str]:
         """Exit code and output of `flexmarl run` once it has ended."""
         assert self.process is not None
         try:
-            output, _ = self.process.communicate(timeout=SECONDS)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.run_dir} goes on and on: {self.progress()}") from None
-        return self.process.returncode, output
+        return code, self.output.read_text()
 
-    def complete(self, *options: str) -> str:
+    def complete(self, *options: str, seconds: float = SECONDS) -> str:
         """Run it to its end; what it said."""
         self.start(*options)
-        code, output = self.finish()
+        code, output = self.finish(seconds)
         assert code == 0, output + self.logs()
         assert self.progress()["phase"] == "Complete"
         return output
@@ -199,7 +203,7 @@ class Job:
     def clean_up(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.temporary)

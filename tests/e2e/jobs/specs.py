@@ -16,6 +16,8 @@ PACED = {
 """Slow enough for a test to meet a turn in its middle."""
 SAMPLING = {"maxTokens": 12}
 LR = 1.0e-3
+TIRELESS = {"restartPolicy": {"max": 10_000, "backoff": 1e-6}}
+"""The backoff doubles with each restart; this one never gets long."""
 
 
 def policy(name: str, **changes: Any) -> Spec:
@@ -58,3 +60,33 @@ def team() -> Spec:
         checkpoint={"everySteps": 4},
         roles=dict.fromkeys(roles, restarts),
     )
+
+
+def enduring(steps: int, *, engine: str = "scripted") -> Spec:
+    """The team in short steps, with something of every kind in them, and restarts for all kills."""
+    spec = team()
+    paced = copy.deepcopy(PACED) | {"kind": engine}
+    paced["scripted"]["tokensPerSecond"] = 60
+    for each in spec["policies"]:
+        each["engine"] = paced
+        each["training"] = {"lr": LR, "simulatedTokensPerSecond": 1000}
+    spec |= {"steps": steps, "checkpoint": {"everySteps": 3}}
+    spec["eval"]["everySteps"] = 4
+    spec["roles"] = dict.fromkeys(spec["roles"], TIRELESS)
+    return spec
+
+
+def stale(steps: int, bound: int, **pipeline: Any) -> Spec:
+    """Lengths differ, so that groups overtake each other."""
+    spec = enduring(steps)
+    for each in spec["policies"]:
+        each["engine"]["scripted"] |= {"medianTokens": 6, "p99Tokens": 40}
+    for each in spec["agents"]:
+        each["sampling"] = {"maxTokens": 40}
+    return spec | {"pipeline": {"maxStaleness": bound} | pipeline}
+
+
+def replicated(spec: Spec) -> Spec:
+    """Two of each kind of process that there may be several of."""
+    two = {name: TIRELESS | {"replicas": 2} for name in ("worker", "engine", "trainer")}
+    return copy.deepcopy(spec) | {"roles": spec["roles"] | two}
