@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.keys import Keys
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.training import Training
@@ -172,6 +174,26 @@ async def test_published_weights_that_are_gone_take_the_job_back(
         assert lost == [3]
 
 
+async def test_groups_lost_after_a_policy_trained_them_take_the_job_back(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """The store still knows the incarnation, but lost its last second: they cannot be played again,
+    for the policy's engines have moved on."""
+    job = make_job(checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server, slots=1) as around:
+
+        def lose(policy: str, trained: int) -> None:
+            if (policy, trained) == ("p0", 3) and around.ledger.times[policy, trained] == 1:
+                keys = Keys(around.settings.job_uid)
+                with redis.from_url(store_server.url) as server:
+                    server.delete(keys.stored(3), keys.entries("p1", 3))
+
+        around.trainers[0].on_commit = lose
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert around.ledger.times["p0", 2] == around.ledger.times["p0", 3] == 2
+
+
 @pytest.mark.parametrize("what", ["a step", "an evaluation"])
 async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
     tmp_path: Path, store_server: Server, what: str
@@ -198,6 +220,7 @@ async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
         go_on.set()
         with pytest.raises(FencedError):
             await first
+        await around.run()  # started again by who does not know better
         around.assert_trained_as_if_nothing_had_happened()
         assert [line["step"] for line in around.lines("evals")] == [0, 2, 4]
 

@@ -23,7 +23,7 @@ from flexmarl.data.difficulty import Posterior
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, admits, due, open_steps
-from flexmarl.orchestrator.calls import fault_of, says
+from flexmarl.orchestrator.calls import StateLostError, fault_of, says
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.issue import Fault, pause
@@ -285,22 +285,36 @@ class Rollouts:
         )
 
     async def _confirm(self) -> None:
-        """Ask now and then whether the store holds what it should of the step in training."""
+        """Ask now and then whether the store holds what it should of the step in training.
+
+        StateLostError: it does not, and the engines of a policy have moved on.
+        """
         while True:
             await asyncio.sleep(self._parts.limits.confirm)
             step = self._steps.get(self._version)
-            if step is None or not step.complete.is_set():
+            if step is None or not step.complete.is_set() or self._is_trained(step.number):
                 continue
             found = await self._parts.experience.stored(step.number)
             lacking = step.lost(range(step.total) if found.closed else found.indexes)
             if not lacking:
                 continue
+            weights = self._parts.training.weights
+            ahead = [name for name, each in weights.items() if each.version > step.number]
+            if ahead:
+                raise StateLostError(
+                    f"{', '.join(ahead)} finished step {step.number}, the store lost "
+                    f"{len(lacking)} of its groups"
+                )
             log.warning("groups are missing in the store and played again", indexes=sorted(lacking))
             self._groups.reissued[step.number] += len(lacking)
             places = [(step.number, index) for index in sorted(lacking)]
             if self._draws is not None:
                 places = [self._nominal(self._draws.lost(place)) for place in places]
             self._groups.add(places)
+
+    def _is_trained(self, number: int) -> bool:
+        weights = self._parts.training.weights.values()
+        return all(each.version > number for each in weights)
 
     def reissued(self, number: int) -> int:
         return self._groups.reissued.pop(number, 0)
