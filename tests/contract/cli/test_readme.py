@@ -50,6 +50,20 @@ def test_the_job_is_valid_without_a_warning(readme: str, folder: Path) -> None:
     assert checked_job(path).warnings == ()
 
 
+def test_every_excerpt_about_the_pipeline_fits_into_a_job(
+    readme: str, repo: Path, folder: Path
+) -> None:
+    (text,) = blocks(readme, "yaml")
+    excerpts = blocks((repo / "docs/pipeline.md").read_text(), "yaml")
+    assert excerpts
+    for number, excerpt in enumerate(excerpts):
+        document = yaml.safe_load(text)
+        document["spec"] |= yaml.safe_load(excerpt)
+        path = folder / f"{number}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        assert checked_job(path).warnings == ()
+
+
 def test_the_workflow_is_one_that_a_job_can_name(readme: str, folder: Path) -> None:
     (code,) = blocks(readme, "python")
     (folder / "readme_team.py").write_text(code)
