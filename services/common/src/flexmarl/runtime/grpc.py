@@ -24,7 +24,7 @@ OPTIONS = [
     ("grpc.max_send_message_length", 256 << 20),
     ("grpc.so_reuseport", 0),
     # Of a machine that vanished no connection says so: who waits for an answer asks now and then.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 100),
 ]
 CHANNEL_OPTIONS = [
     *OPTIONS,
