@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,12 @@ class Server:
         assert self.process is not None
         self.process.send_signal(sig)
         return self.process.wait(timeout=60)
+
+    def lose_memory(self) -> None:
+        """Killed, and nothing of its log is left when it starts again."""
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.directory / "appendonlydir")
+        self.start()
 
     @contextmanager
     def client(self) -> Iterator[Any]:

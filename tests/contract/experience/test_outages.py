@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import POLICIES, samples_of
+from tests.unit.experience.groups import POLICIES, request, samples_of
 
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId, to_wire
@@ -151,3 +151,17 @@ async def test_a_frozen_server_is_waited_for_and_answers_stay_apart(
                 assert to_wire(each.samples) == to_wire(
                     next(one for one in samples_of(each.id) if one.policy == policy)
                 )
+
+
+async def test_a_server_that_lost_its_memory_takes_everything_again(
+    own_server: Server, uid: str
+) -> None:
+    async with Store(own_server.url, uid, POLICIES) as store:
+        incarnation = await fill(store, 0, 3)
+        epoch = await store.take_epoch("solver")
+        await asyncio.to_thread(own_server.lose_memory)
+        assert (await store.stored(0)).indexes == []
+        assert await store.get_state() == {}
+        for index in range(3):
+            assert await store.append(request(GroupId(incarnation, 0, index)))
+        assert await indexes(store, "solver", epoch, 0) == [0, 1, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -405,16 +404,12 @@ async def test_a_store_that_comes_back_empty_costs_the_step_in_progress(tmp_path
     with running() as server:
         async with team(make_job(), tmp_path, server) as around:
 
-            def lose() -> None:
-                server.stop(signal.SIGKILL)
-                server.start()
-
             lost: list[int] = []
 
             def lose_once(policy: str, step: int, index: int) -> None:
                 if step == 2 and not lost:
                     lost.append(index)
-                    lose()
+                    server.lose_memory()
 
             around.trainers[0].on_group = lose_once
             await around.run()
