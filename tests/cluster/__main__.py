@@ -1,0 +1,68 @@
+"""A Kubernetes cluster for tests: one node on this machine, in a network namespace of its own.
+
+python -m tests.cluster up            start it (a second call finds it running)
+python -m tests.cluster exec CMD...   run something that talks to it: kubectl, helm, pytest
+python -m tests.cluster push [NAME..] build our images from the working tree and push them to it
+python -m tests.cluster down          end it; what it pulled and compiled stays for the next time
+python -m tests.cluster e2e [...]     everything for tests/e2e/cluster; more arguments go to pytest
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from . import e2e
+from .images import Builder
+from .layout import gang_scheduling, layout
+from .node import Node, require_root
+from .programs import MissingError, install
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="only fetch and compile")
+    commands.add_parser("up")
+    commands.add_parser("down")
+    commands.add_parser("exec").add_argument("argv", nargs=argparse.REMAINDER)
+    commands.add_parser("push").add_argument("names", nargs="*")
+    tests = commands.add_parser("e2e")
+    tests.add_argument("--full", action="store_true")
+    arguments, rest = parser.parse_known_args()
+    if rest and arguments.command != "e2e":
+        parser.error(f"unknown: {' '.join(rest)}")
+    where = layout()
+    node = Node(where)
+    match arguments.command:
+        case "install":
+            require_root()
+            install(where)
+            Builder(where).base()
+        case "up":
+            node.up(gang=gang_scheduling())
+        case "down":
+            node.down()
+        case "exec":
+            if not node.is_up():
+                raise MissingError("no node runs: python -m tests.cluster up")
+            node.replace_process(arguments.argv)
+        case "push":
+            builder = Builder(where)
+            builder.build(arguments.names)
+            return node.push(arguments.names, builder, output=None)
+        case "e2e":
+            return e2e.run(where, rest, full=arguments.full, gang=gang_scheduling())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (MissingError, subprocess.CalledProcessError) as error:
+        sys.exit(f"cluster: {error}")

@@ -1,0 +1,112 @@
+"""Runs the tests of tests/e2e/cluster on a real cluster, with images made from this working tree.
+
+Which cluster: KUBECONFIG's if set; else kind's where docker runs; else a node of our own. A
+cluster that this starts, this takes down; one that stood before stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .images import Builder
+from .layout import REPO, Layout
+from .node import Node
+from .programs import MissingError
+
+TESTS = "tests/e2e/cluster"
+IMAGES = "images/images.py"
+KIND = "flexmarl-e2e"
+
+
+def run(where: Layout, pytest_arguments: list[str], *, full: bool, gang: bool) -> int:
+    select = ["-m", "cluster" if full else "cluster and not full"]
+    pytest = [sys.executable, "-m", "pytest", *select, *pytest_arguments, TESTS]
+    with tempfile.TemporaryDirectory() as directory:
+        images = Path(directory) / "images.yaml"
+        if os.environ.get("KUBECONFIG"):
+            return _on_given(pytest, images)
+        if _docker_runs():
+            return _on_kind(pytest, images, Path(directory) / "kubeconfig")
+        return _on_own(where, pytest, images, gang=gang)
+
+
+def _on_given(pytest: list[str], images: Path) -> int:
+    registry = os.environ.get("REGISTRY")
+    if not registry:
+        raise MissingError(
+            "KUBECONFIG is set: set REGISTRY too, to a registry that its nodes pull from, "
+            "for example REGISTRY=registry.example/team"
+        )
+    _python(IMAGES, "build")
+    _python(IMAGES, "push", f"--registry={registry}", f"--output={images}")
+    return _pytest(pytest, images, "given", {})
+
+
+def _on_kind(pytest: list[str], images: Path, kubeconfig: Path) -> int:
+    """Images are loaded into the node, not pulled, so they are named by tag, not by digest."""
+    if not shutil.which("kind"):
+        raise MissingError(
+            "docker runs, so kind is used: install kind, kubectl and helm, or set KUBECONFIG"
+        )
+    _python(IMAGES, "build")
+    known = subprocess.run(["kind", "get", "clusters"], check=True, capture_output=True, text=True)
+    started = KIND not in known.stdout.split()
+    if started:
+        _command("kind", "create", "cluster", f"--name={KIND}", "--wait=120s")
+    try:
+        _command("kind", "export", "kubeconfig", f"--name={KIND}", f"--kubeconfig={kubeconfig}")
+        tags = _tags()
+        _command("kind", "load", "docker-image", f"--name={KIND}", *tags.values())
+        images.write_text("".join(f"{name}: {tag}\n" for name, tag in tags.items()))
+        return _pytest(pytest, images, "kind", {"KUBECONFIG": str(kubeconfig)})
+    finally:
+        if started:
+            _command("kind", "delete", "cluster", f"--name={KIND}")
+
+
+def _on_own(where: Layout, pytest: list[str], images: Path, *, gang: bool) -> int:
+    node, builder = Node(where), Builder(where)
+    with node.in_use() as alone:
+        started = node.up(gang=gang)
+        try:
+            builder.build([])
+            if node.push([], builder, output=images) != 0:
+                raise MissingError("the images could not be pushed to the test node's registry")
+            environment = {"FLEXMARL_E2E": "node", "FLEXMARL_E2E_IMAGES": str(images)}
+            return node.run(pytest, **environment)
+        finally:
+            if started and alone():
+                node.down()
+
+
+def _tags() -> dict[str, str]:
+    said = subprocess.run(
+        [sys.executable, IMAGES, "tags"], cwd=REPO, check=True, capture_output=True, text=True
+    )
+    return dict(line.split(": ", 1) for line in said.stdout.splitlines())
+
+
+def _pytest(pytest: list[str], images: Path, kind: str, more: dict[str, str]) -> int:
+    environment = {"FLEXMARL_E2E": kind, "FLEXMARL_E2E_IMAGES": str(images), **more}
+    return subprocess.run(
+        pytest, cwd=REPO, env={**os.environ, **environment}, check=False
+    ).returncode
+
+
+def _python(*arguments: str) -> None:
+    _command(sys.executable, *arguments)
+
+
+def _command(*command: str) -> None:
+    subprocess.run(command, cwd=REPO, check=True, stdout=sys.stderr)
+
+
+def _docker_runs() -> bool:
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "info"], check=False, capture_output=True).returncode == 0

@@ -1,0 +1,3 @@
+module flexmarl.io/tests/cluster/pause
+
+go 1.22
