@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -79,14 +80,16 @@ def campaign(plan: Campaign, seed: int, folder: Path) -> Tally:
             # Odd runs have more processes of a kind: the outcome may not depend on that.
             spec = replicated(plan.spec) if tally.count % 2 else plan.spec
             job = make(folder, plan.title, name, spec)
-            struck, wrong = disturbed(job, left[:PER_RUN], chance, reference, plan.compare)
+            try:
+                struck, wrong = disturbed(job, left[:PER_RUN], chance, reference, plan.compare)
+            finally:
+                job.clean_up()
             # A job that ended before it was struck at all has nothing more to say.
             left = left[max(1, len(struck)) :]
             tally.add(struck)
             tally.wrong += [f"{plan.title}, {name}: {text}" for text in wrong]
             outcome = "; ".join(wrong) or "as if undisturbed"
             print(f"{plan.title}, {name}: {len(struck)} strikes, {outcome}", flush=True)
-            job.clean_up()
             if not wrong:
                 shutil.rmtree(job.directory)
     finally:
@@ -147,6 +150,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="campaigns whose title begins so")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder, started = Path(tempfile.mkdtemp(prefix="flexmarl-matrix-")), time.monotonic()
     tallies = []
     for plan in campaigns(options.kills):

@@ -65,10 +65,10 @@ def team() -> Spec:
 def enduring(steps: int, *, engine: str = "scripted") -> Spec:
     """The team in short steps, with something of every kind in them, and restarts for all kills."""
     spec = team()
-    paced = copy.deepcopy(PACED) | {"kind": engine}
+    paced = copy.deepcopy(PACED)
     paced["scripted"]["tokensPerSecond"] = 60
     for each in spec["policies"]:
-        each["engine"] = paced
+        each["engine"] = paced if engine == "scripted" else {"kind": engine}
         each["training"] = {"lr": LR, "simulatedTokensPerSecond": 1000}
     spec |= {"steps": steps, "checkpoint": {"everySteps": 3}}
     spec["eval"]["everySteps"] = 4
