@@ -132,6 +132,48 @@ async def test_what_is_played_can_be_leased_and_a_signal_drains(
         assert (await store.stored(1)).indexes == {0, 2}
 
 
+@pytest.mark.parametrize("stored_meanwhile", [True, False])
+async def test_a_zombie_worker_stores_nothing(
+    processes: Processes, small_engine: Any, serve_engine: Any, stored_meanwhile: bool
+) -> None:
+    """It stood still while its group was issued again under the next incarnation."""
+    zombie = processes.start("zombie", "flexmarl.rollout.process")
+    processes.start("worker", "flexmarl.rollout.process")
+    for name in ("zombie", "worker", "experience"):
+        await wait_ready(processes.address(name), 60)
+    engine = small_engine()
+    async with (
+        serve_engine(engine, "engine") as address,
+        ExperienceClient(processes.address("experience"), SECRET) as store,
+        channel(processes.address("zombie"), SECRET) as to_zombie,
+        channel(processes.address("worker"), SECRET) as to_worker,
+    ):
+        former, epoch = await store.take_incarnation(), await store.take_epoch("solver")
+        release = asyncio.Event()
+        engine.wait = lambda _: release.wait()
+        stub = rollout_pb2_grpc.RolloutStub(to_zombie)
+        late = asyncio.ensure_future(stub.RunGroup(request(0, former, address), timeout=60).code())
+        async with asyncio.timeout(30):
+            while len(engine.turns) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        zombie.send_signal(signal.SIGSTOP)
+        release.set()
+        engine.say = lambda _: "new"
+        incarnation = await store.take_incarnation()
+        again = rollout_pb2_grpc.RolloutStub(to_worker)
+        if stored_meanwhile:
+            await again.RunGroup(request(0, incarnation, address), timeout=30)
+        zombie.send_signal(signal.SIGCONT)
+        assert await late is grpc.StatusCode.ABORTED
+        if not stored_meanwhile:
+            assert (await store.stored(1)).indexes == frozenset()
+            finished = await again.RunGroup(request(0, incarnation, address), timeout=30)
+            assert not finished.duplicate
+        (group,) = (await store.lease("solver", epoch, 1)).groups
+        assert group.id.incarnation == incarnation
+        assert bytes(group.samples.sequences[0].token_ids[-4:-1].tolist()) == b"new"
+
+
 async def test_a_held_group_is_stored_in_its_place_unless_it_is_too_old_for_it(
     processes: Processes, small_engine: Any, serve_engine: Any
 ) -> None:
