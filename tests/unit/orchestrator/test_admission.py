@@ -77,13 +77,13 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
             draw = chance.choice(sorted(draws.playing))
             if mishaps and chance.random() < 0.1:
                 mishaps -= 1
-                draws.again(draw)
+                draws.issue(draw, version)
             else:
-                draws.finish(draw, draws.playing[draw])
+                draws.finish(draw, draws.playing[draw], version)
         while (found := draws.place(version)) is not None:
             if mishaps and chance.random() < 0.1:  # whoever held it died
                 mishaps -= 1
-                draws.again(found[0])
+                assert draws.lost(found[1]) == found[0]
         for draw, oldest in draws.whole.items():
             assert due(oldest, staleness, steps) >= version, f"draw {draw} became too old"
         while version < steps and sum(step == version for step, _ in draws.placed) == per_step:
@@ -92,7 +92,8 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
             version += 1
             if mishaps and chance.random() < 0.3:  # the orchestrator died, appends were lost
                 mishaps -= 1
-                stored = {place for place in draws.placed if chance.random() < 0.8}
+                places = [*draws.placed, *draws.holes.values()]
+                stored = {place for place in places if chance.random() < 0.8}
                 fresh = Draws(steps, per_step, staleness, version)
                 draws = restored(draws.dump(), fresh, stored)
     assert sorted(trained.values()) == list(range(steps * per_step))
@@ -108,7 +109,7 @@ def test_a_checkpoint_forgets_where_draws_of_later_steps_lay_and_not_that_they_w
         if draws.may_issue(draw, 0):
             draws.issue(draw, 0)
     for draw in (3, 1, 2):
-        draws.finish(draw, 0)
+        draws.finish(draw, 0, 0)
     while draws.place(0):
         pass
     assert draws.placed == {(0, 0): 3, (0, 1): 1, (1, 0): 2}
@@ -121,12 +122,47 @@ def test_what_the_store_lost_goes_back_to_its_own_place() -> None:
     draws = Draws(steps=3, per_step=2, staleness=1)
     for draw in range(2):
         draws.issue(draw, 0)
-        draws.finish(draw, 0)
+        draws.finish(draw, 0, 0)
     assert [draws.place(0), draws.place(0)] == [(0, (0, 0)), (1, (0, 1))]
     assert draws.lost((0, 0)) == 0
     draws.issue(0, 0)
     draws.issue(2, 0)
-    draws.finish(2, 0)
+    draws.finish(2, 0, 0)
     assert draws.place(0) == (2, (1, 0))
-    draws.finish(0, 0)
+    draws.finish(0, 0, 0)
     assert draws.place(0) == (0, (0, 0))
+
+
+def test_a_draw_that_was_passed_over_is_not_forgotten_by_a_restart() -> None:
+    draws = Draws(steps=3, per_step=3, staleness=1)
+    draws.issue(2, 0)  # 0 and 1 need policies that are not there yet
+    later = restored(draws.dump(), Draws(3, 3, 1), [])
+    assert (later.pending, later.next) == ({0, 1, 2}, 3)
+
+
+def test_what_may_have_been_stored_after_all_is_not_played_into_another_place() -> None:
+    draws = Draws(steps=3, per_step=2, staleness=1)
+    for draw in range(2):
+        draws.issue(draw, 0)
+        draws.finish(draw, 0, 0)
+    assert [draws.place(0), draws.place(0)] == [(0, (0, 0)), (1, (0, 1))]
+    draws.lost((0, 1))  # the worker died on the way
+    kept = restored(draws.dump(), Draws(3, 2, 1), [(0, 0), (0, 1)])
+    assert (kept.placed, kept.pending) == ({(0, 0): 0, (0, 1): 1}, set())
+    gone = restored(draws.dump(), Draws(3, 2, 1), [(0, 0)])
+    assert (gone.placed, gone.pending) == ({(0, 0): 0}, {1})
+    draws.issue(1, 0)
+    draws.close(0)  # a trainer had it
+    assert draws.known() == set()
+    assert draws.may_issue(2, 1)
+
+
+def test_a_draw_that_is_given_up_is_not_issued_again() -> None:
+    draws = Draws(steps=3, per_step=2, staleness=1)
+    draws.issue(0, 0)
+    draws.finish(0, 0, 0)
+    assert draws.place(0) == (0, (0, 0))
+    draws.lost((0, 0))
+    draws.finish(0, 0, 0)
+    assert draws.place(0) == (0, (0, 0))
+    assert restored(draws.dump(), Draws(3, 2, 1), [(0, 0)]).pending == set()

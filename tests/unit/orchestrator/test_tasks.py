@@ -56,6 +56,13 @@ def test_difficulty_knows_only_what_is_surely_known_when_a_step_begins() -> None
     assert set(some.known_before(1, lines)) == set()
 
 
+def test_difficulty_waits_a_step_longer_where_groups_start_before_a_step_is_trained() -> None:
+    some = tasks(pipeline={"difficulty": {}}, workflow={"name": "debate", "participants": "who"})
+    lines = [line(0, a=0.5), line(1, b=0.5), line(2, c=0.5)]
+    assert some.ahead == 1
+    assert set(some.known_before(3, lines)) == {"a", "b"}
+
+
 def test_difficulty_of_one_agent_or_of_all() -> None:
     mixed = [
         {

@@ -34,7 +34,9 @@ class Draws:
     placed: dict[Place, int] = field(default_factory=dict)
     """Of steps from `step` on."""
     holes: dict[int, Place] = field(default_factory=dict)
-    """Draws that must go back where they were: the store lost them."""
+    """Draws that must go back where they were: the store lost them, or may have them already."""
+    _room: tuple[int, bool] | None = None
+    """Version and whether one more draw finds a place in time; None: to be computed."""
 
     def _free(self) -> tuple[int, list[int]]:
         """The first step with an open place; open places from there to the last step in reach."""
@@ -59,34 +61,34 @@ class Draws:
             return True
         if draw // self.per_step > version + self.staleness:  # not drawn yet, see `tasks`
             return False
-        first, free = self._free()
-        deadlines = [*self._deadlines().values(), due(version, self.staleness, self.steps)]
-        return fits(deadlines, first, free)
+        if self._room is None or self._room[0] != version:  # the same for every draw
+            first, free = self._free()
+            deadlines = [*self._deadlines().values(), due(version, self.staleness, self.steps)]
+            self._room = version, fits(deadlines, first, free)
+        return self._room[1]
 
     def issue(self, draw: int, version: int) -> None:
+        self._room = None
+        self.pending.update(range(self.next, draw))  # passed over: they may not start yet
         self.pending.discard(draw)
         self.next = max(self.next, draw + 1)
         self.playing[draw] = version
 
-    def again(self, draw: int) -> None:
-        """It failed, or whoever had it is gone: to be issued again."""
-        self.playing.pop(draw, None)
-        self.whole.pop(draw, None)
-        for place in [place for place, known in self.placed.items() if known == draw]:
-            del self.placed[place]
-        self.pending.add(draw)
-
     def lost(self, place: Place) -> int:
-        """The store lost what was placed there; the draw that goes back there."""
+        """The store lacks what was placed there; the draw that is played again, and goes back
+        there: if it is stored after all, nothing comes twice."""
+        self._room = None
         draw = self.placed.pop(place)
         self.holes[draw] = place
         self.pending.add(draw)
         return draw
 
-    def finish(self, draw: int, oldest: int) -> None:
-        """It is whole; `oldest`: version of any of its tokens."""
-        started = self.playing.pop(draw)
-        self.whole[draw] = max(oldest, started)
+    def finish(self, draw: int, oldest: int, version: int) -> None:
+        """It is whole, or given up, while the job stands at `version`; `oldest`: version of any of
+        its tokens, 0 without any."""
+        self._room = None
+        self.pending.discard(draw)
+        self.whole[draw] = max(oldest, self.playing.pop(draw, version))
 
     def place(self, version: int) -> tuple[int, Place] | None:
         """Give the next whole draw its place; None: there is none that may have one now."""
@@ -97,9 +99,12 @@ class Draws:
         if first > min(version + self.staleness, self.steps - 1):
             return None
         deadlines = self._deadlines()
-        for draw in sorted(self.whole, key=lambda whole: deadlines[whole]):  # stable: then by age
-            others = [deadline for other, deadline in deadlines.items() if other != draw]
-            if may_take(deadlines[draw], others, first, free):
+        eldest: dict[int, int] = {}  # deadline -> draw: all with one deadline are alike
+        for draw in self.whole:
+            eldest.setdefault(deadlines[draw], draw)
+        for deadline, draw in sorted(eldest.items()):
+            others = [other for known, other in deadlines.items() if known != draw]
+            if may_take(deadline, others, first, free):
                 used = {
                     index for step, index in (*self.placed, *self.holes.values()) if step == first
                 }
@@ -108,34 +113,43 @@ class Draws:
         return None
 
     def _put(self, draw: int, place: Place) -> tuple[int, Place]:
+        self._room = None
         del self.whole[draw]
         self.placed[place] = draw
         return draw, place
 
     def close(self, step: int) -> None:
         """That step is trained."""
+        self._room = None
         self.step = step + 1
         self.placed = {place: draw for place, draw in self.placed.items() if place[0] > step}
+        for draw in [draw for draw, place in self.holes.items() if place[0] <= step]:
+            del self.holes[draw]  # it was stored after all
+            self.pending.discard(draw)
+            self.playing.pop(draw, None)
+            self.whole.pop(draw, None)
 
-    def knows(self, draw: int) -> bool:
-        """Whether it was issued and its step is not trained."""
-        places = (self.pending, self.playing, self.whole, self.placed.values())
-        return any(draw in where for where in places)
+    def known(self) -> set[int]:
+        """Draws that were issued, or are to be, and whose step is not trained."""
+        return {*self.pending, *self.playing, *self.whole, *self.placed.values()}
 
     def dump(self, *, trained_to: int | None = None) -> str:
         """As the store or, at a border between steps, a checkpoint keeps it.
 
         `trained_to`: what was placed in this step and later ones counts as not drawn.
         """
-        kept = {} if trained_to is not None else self.placed
-        unplaced = self.pending | set(self.playing) | set(self.whole)
-        if trained_to is not None:
-            unplaced |= {draw for (step, _), draw in self.placed.items() if step >= trained_to}
+        unplaced = {*self.pending, *self.playing, *self.whole}
+        places = self.placed | {place: draw for draw, place in self.holes.items()}
+        if trained_to is None:
+            unplaced -= self.holes.keys()
+        else:
+            unplaced |= {draw for (step, _), draw in places.items() if step >= trained_to}
+            places = {}
         return json.dumps(
             {
                 "next": self.next,
                 "pending": sorted(unplaced),
-                "placed": [[*place, draw] for place, draw in sorted(kept.items())],
+                "placed": [[*place, draw] for place, draw in sorted(places.items())],
             }
         )
 

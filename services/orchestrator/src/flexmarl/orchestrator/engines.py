@@ -45,6 +45,8 @@ class Engine:
     away_since: float | None = None
     """Since when it does not answer."""
     trouble: str = ""
+    changed: bool = True
+    """What is held or whether it answers, since that was told."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -69,8 +71,8 @@ class Engines:
         }
         self._wanted: dict[str, WeightsRef] = {}
         self._changed = asyncio.Condition()
-        self.loaded_at = 0.0
-        """When the last load ended, by the monotonic clock."""
+        self._newest: dict[str, int | None] = {}
+        """What `version` found since something changed."""
 
     def want(self, policy: str, weights: WeightsRef) -> None:
         """From now on the policy's engines are to hold `weights`."""
@@ -78,12 +80,8 @@ class Engines:
             return
         self._wanted[policy] = weights
         for engine in self._engines.get(policy, []):
-            engine.held = None
+            self._hold(engine, None)
             engine.wake.set()
-
-    def forget(self) -> None:
-        """Nothing is wanted until the policies are bound again."""
-        self._wanted.clear()
 
     async def watch(self) -> None:
         """Keep all engines at what is wanted, until cancelled. JobFailedError: they cannot be.
@@ -110,10 +108,10 @@ class Engines:
         """
         if policy in self._untrained or policy in self._external:
             return UNCHANGING
-        return max(
-            (engine.held for engine in self._engines[policy] if engine.held is not None),
-            default=None,
-        )
+        if policy not in self._newest:
+            held = [engine.held for engine in self._engines[policy] if engine.held is not None]
+            self._newest[policy] = max(held, default=None)
+        return self._newest[policy]
 
     def routes(
         self, newest: int, oldest: int | None = None, policies: Collection[str] | None = None
@@ -161,7 +159,7 @@ class Engines:
                 await self._until_woken(engine, self._limits.watch)
             except grpc.aio.AioRpcError as error:
                 attempt += 1
-                engine.held = None
+                self._hold(engine, None)
                 engine.trouble = says(error)
                 if error.code() is grpc.StatusCode.NOT_FOUND:  # published, and there no more
                     raise StateLostError(f"{_name(engine)}: {says(error)}") from error
@@ -185,7 +183,8 @@ class Engines:
             stats = await engine.stub.Stats(
                 engine_pb2.StatsRequest(), timeout=self._limits.short_call
             )
-            engine.held = 0 if stats.loaded and stats.policy == engine.policy else None
+            mine = stats.loaded and stats.policy == engine.policy
+            self._hold(engine, 0 if mine else None)
             return
         if wanted is None:
             return
@@ -209,7 +208,7 @@ class Engines:
         return same and (not checked or stats.checksum == wanted.checksum)
 
     async def _load(self, engine: Engine, wanted: WeightsRef) -> None:
-        engine.held = None
+        self._hold(engine, None)
         request = engine_pb2.LoadWeightsRequest(policy=engine.policy, weights=wanted)
         for repeated in (False, True):
             started = time.monotonic()
@@ -226,28 +225,35 @@ class Engines:
                 )
             log.warning("checksum differs, loading again", engine=engine.address)
         if self._wanted.get(engine.policy) == wanted:
-            engine.held = wanted.version
-            self.loaded_at = time.monotonic()
+            self._hold(engine, wanted.version)
         else:
             engine.wake.set()
         log.debug("weights loaded", engine=engine.address, version=wanted.version)
 
     async def _note(self, engine: Engine, error: grpc.aio.AioRpcError | None) -> None:
-        """Keep the time since when an engine is away or behind, and tell those who wait."""
+        """Keep the time since when an engine is away or behind, and tell of what changed."""
         now = time.monotonic()
         if error is None:
+            engine.changed |= engine.away_since is not None
             engine.away_since = None
         elif engine.away_since is None:
-            engine.away_since = now
+            engine.away_since, engine.changed = now, True
             log.warning("engine fails", engine=engine.address, error=engine.trouble)
         elif now - engine.away_since > self._limits.unreachable:
             raise JobFailedError(
                 f"{_name(engine)} has been failing for {self._limits.unreachable:g} s: "
                 f"{engine.trouble}"
             )
-        async with self._changed:
-            self._changed.notify_all()
-        self.on_change()
+        if engine.changed:
+            engine.changed = False
+            async with self._changed:
+                self._changed.notify_all()
+            self.on_change()
+
+    def _hold(self, engine: Engine, version: int | None) -> None:
+        if version != engine.held:
+            engine.held, engine.changed = version, True
+            self._newest.clear()
 
 
 def _name(engine: Engine) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import grpc.aio
 import structlog
@@ -105,7 +105,7 @@ class Groups:
         self._owner, self._workers, self._limits = owner, workers, limits
         self._seconds, self._room = seconds, workers.capacity(episodes)
         self._waiting: set[Place] = set()
-        self._in_flight: set[Place] = set()
+        self._in_flight: dict[Place, asyncio.Task[None]] = {}
         self.reissued: Counter[int] = Counter()
         """Tries beyond the first, by the step of the group."""
         self._failures: Counter[Place] = Counter()
@@ -120,6 +120,21 @@ class Groups:
         self._waiting.update(group for group in groups if group not in self._in_flight)
         self._idle.clear()
         self.poke()
+
+    def forget(self, over: Callable[[Place], bool]) -> None:
+        """Stop whatever is done for groups that are `over`: they came to be stored anyhow."""
+        self._waiting -= {group for group in self._waiting if over(group)}
+        for group in [group for group in self._in_flight if over(group)]:
+            self._in_flight.pop(group).cancel()
+        books: tuple[dict[Place, Any], ...] = (
+            self._failures,
+            self._failing_since,
+            self._attempts,
+            self._reasons,
+        )
+        for known in books:
+            for group in [group for group in known if over(group)]:
+                del known[group]
 
     def poke(self) -> None:
         """Look again at who may start."""
@@ -148,21 +163,17 @@ class Groups:
             room=self._room,
         )
         for group in todo.hopeless:
-            self._take(group)
-            tasks.create_task(self._give_up(group))
+            self._waiting.discard(group)
+            self._in_flight[group] = tasks.create_task(self._give_up(group))
         for group in todo.go:
             request = self._owner.request(group)
             if request is not None:
-                self._take(group)
-                tasks.create_task(self._play(group, request))
-
-    def _take(self, group: Place) -> None:
-        self._waiting.discard(group)
-        self._in_flight.add(group)
+                self._waiting.discard(group)
+                self._in_flight[group] = tasks.create_task(self._play(group, request))
 
     def _leave(self, group: Place, *, again: bool) -> None:
-        self._in_flight.discard(group)
-        if again:
+        known = self._in_flight.pop(group, None) is not None  # else it was forgotten
+        if again and known:
             self._waiting.add(group)
         self._wake.set()
 
@@ -177,9 +188,8 @@ class Groups:
             GROUPS.labels(_result(finished)).inc()
             self._failing_since.pop(group, None)
             self._attempts.pop(group, None)
+            self._failures.pop(group, None)  # played again, it is another task
             again = not await self._owner.answer(group, worker, finished)
-            if not again:
-                self._failures.pop(group, None)
         finally:
             self._leave(group, again=again)
 
@@ -203,10 +213,10 @@ class Groups:
                 since = self._failing_since.setdefault(group, now)
                 if now - since > self._limits.unreachable:
                     raise JobFailedError(
-                        f"group {index} could not be played for {self._limits.unreachable:g} s; "
-                        f"last: {says(error)}"
+                        f"group {index} of step {step} could not be played for "
+                        f"{self._limits.unreachable:g} s; last: {says(error)}"
                     ) from error
-                log.debug("group waits to be played again", index=index, error=says(error))
+                log.debug("group waits to be played again", step=step, index=index)
         if self._failures[group] < self._limits.group_tries:
             await asyncio.sleep(pause(self._attempts[group]))
 

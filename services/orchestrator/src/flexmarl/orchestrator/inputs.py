@@ -49,6 +49,7 @@ class Inputs:
             "order_seed": order_seed(spec.data, spec.seed),
             "seed": spec.seed,
             "candidates": candidates,
+            "partial_rollout": spec.pipeline.partial_rollout,
         }
 
 

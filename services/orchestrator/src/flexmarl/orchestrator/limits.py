@@ -42,5 +42,7 @@ class Limits:
     """Of one trainer call, by its own fault, in a row."""
     idle_steps: int = 10
     """Consecutive steps without any update after which the job fails."""
+    used_up_steps: int = 3
+    """Consecutive steps of which the filter dropped all it may after which the job fails."""
     recoveries: int = 5
     """Roll-backs and take-overs in a row without a finished step after which the job fails."""

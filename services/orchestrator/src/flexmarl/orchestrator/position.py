@@ -23,6 +23,8 @@ class Position:
     """The last one: the job falls back to it."""
     idle: int = 0
     """Steps in a row that updated no policy."""
+    used_up: int = 0
+    """Steps in a row of which the filter dropped every task but each place's last."""
     draws: str = ""
     """Of partial rollouts: what was drawn and where it lies (`draws.Draws.dump`)."""
     refills: str = ""
@@ -39,6 +41,7 @@ class Position:
             "started": repr(self.started),
             "checkpoint": str(self.checkpoint.directory) if self.checkpoint else "",
             "idle": str(self.idle),
+            "used_up": str(self.used_up),
             "draws": self.draws,
             "refills": self.refills,
             "discard": "yes" if self.discard else "no",
@@ -62,6 +65,7 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
         started=float(fields["started"]),
         checkpoint=checkpoint_at(Path(directory), inputs) if directory else None,
         idle=int(fields["idle"]),
+        used_up=int(fields["used_up"]),
         draws=fields["draws"],
         refills=fields["refills"],
         discard=fields["discard"] == "yes",

@@ -7,7 +7,6 @@ rollouts, `tasks` says what is played. Here they meet the workers and the store.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,10 +22,10 @@ from flexmarl.data.difficulty import Posterior
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, admits, due, open_steps
-from flexmarl.orchestrator.calls import StateLostError, fault_of, says
+from flexmarl.orchestrator.calls import StateLostError, says
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
-from flexmarl.orchestrator.issue import Fault, pause
+from flexmarl.orchestrator.placing import Placing, Said
 from flexmarl.orchestrator.plan import group_seconds, train_request
 from flexmarl.orchestrator.step import Parts, Step
 from flexmarl.orchestrator.tasks import Tasks
@@ -37,9 +36,6 @@ STALENESS = Gauge(
     ["where"],
 )
 OPEN_STEPS = Gauge("flexmarl_orchestrator_open_steps", "Steps of which groups are played.")
-
-PLACE_TRIES = 8
-"""Of a worker that does not answer: it may be restarting, and then has forgotten the group."""
 
 log = structlog.get_logger()
 
@@ -66,22 +62,23 @@ class Rollouts:
         self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
         self._stored, self._remember = stored, remember
         self._total, self._staleness = spec.batch.tasks_per_step, spec.pipeline.max_staleness
-        self._ahead = self._staleness + (spec.workflow.participants is not None)
         self._most_refills = spec.pipeline.filter.max_refills if spec.pipeline.filter else 0
-        self._trained = spec.trained_policies
-        self._version = version
+        self._local, self._trained = spec.local_policies, spec.trained_policies
+        self.version = version
+        """At which the job stands."""
         self._lines: Sequence[Mapping[str, Any]] = ()
         self._steps: dict[int, Step] = {}
         self._known: dict[int, dict[str, Posterior]] = {}
+        self._chosen: dict[tuple[Place, int], Task] = {}
         self._started: dict[Place, int] = {}
         self._refills: Counter[Place] = Counter(_places(refills))
         self._draws: Draws | None = None
+        self._placing: Placing | None = None
         if spec.pipeline.partial_rollout:
             places = [(step, index) for step, own in stored.items() for index in own]
             fresh = Draws(spec.steps, self._total, self._staleness, version)
             self._draws = restored(draws, fresh, places)
-        self._held: dict[int, tuple[str, rollout_pb2.GroupFinished | str]] = {}
-        self._placing = asyncio.Event()
+            self._placing = Placing(self, self._draws, remember, parts.limits.train_tail)
         self._groups = Groups(
             self,
             parts.workers,
@@ -96,8 +93,8 @@ class Rollouts:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._groups.run())
             tasks.create_task(self._confirm())
-            if self._draws is not None:
-                tasks.create_task(self._place_whole(self._draws, tasks))
+            if self._placing is not None:
+                tasks.create_task(self._placing.run())
 
     def step(self, number: int) -> Step:
         """One that is open."""
@@ -109,13 +106,14 @@ class Rollouts:
         `lines`: the metrics of all finished steps, where tasks are chosen by difficulty.
         """
         spec = self._parts.job.spec
-        self._version, self._lines = version, lines
-        for number in open_steps(version, spec.steps, self._ahead):
+        self.version, self._lines = version, lines
+        for number in open_steps(version, spec.steps, self._tasks.ahead):
             if number not in self._steps:
                 self._open(number)
         OPEN_STEPS.set(len(self._steps))
         self._groups.poke()
-        self._placing.set()
+        if self._placing is not None:
+            self._placing.look()
 
     def _open(self, number: int) -> None:
         stored = self._stored.get(number, frozenset())
@@ -141,18 +139,22 @@ class Rollouts:
         del self._steps[number]
         if self._draws is not None:
             self._draws.close(number)
-        for place in [place for place in self._started if self._over(place, number)]:
-            del self._started[place]
-        for place in [place for place in self._refills if self._over(place, number)]:
-            del self._refills[place]
-        for step in [step for step in self._known if step < number - self._ahead]:
-            del self._known[step]
+        known = set() if self._draws is None else self._draws.known()
 
-    def _over(self, group: Place, number: int) -> bool:
-        """Whether nothing of the group is left once step `number` is trained."""
-        if self._draws is None:
-            return group[0] <= number
-        return not self._draws.knows(self._draw(group))
+        def over(group: Place) -> bool:
+            if self._draws is None:
+                return group[0] <= number
+            return self._draw(group) < self._draws.next and self._draw(group) not in known
+
+        self._groups.forget(over)
+        for group in [group for group in self._started if over(group)]:
+            del self._started[group]
+        for group in [group for group in self._refills if over(group)]:
+            del self._refills[group]
+        for key in [key for key in self._chosen if over(key[0])]:
+            del self._chosen[key]
+        for step in [step for step in self._known if step < number - self._tasks.ahead]:
+            del self._known[step]
 
     def draws(self, *, trained_to: int | None = None) -> str:
         """For the store, or for the checkpoint at `trained_to`; see `Position`."""
@@ -162,18 +164,27 @@ class Rollouts:
         """For the store; see `Position`."""
         return json.dumps([[*place, count] for place, count in sorted(self._refills.items())])
 
+    def used_up(self, number: int) -> int:
+        """How many places of that step ran out of tasks to be tried."""
+        if not self._most_refills:
+            return 0
+        groups = [(number, index) for index in range(self._total)]
+        if self._draws is not None:
+            groups = [self._nominal(self._draws.placed[place]) for place in groups]
+        return sum(self._refills.get(group, 0) >= self._most_refills for group in groups)
+
     def staleness(self, number: int) -> dict[str, int]:
         """In versions, the largest of what is in flight, queued, and trained in step `number`."""
-        flying = [self._version - version for version in self._flying().values()]
+        flying = [self.version - version for version in self._flying().values()]
         queued = [
-            self._version - step.oldest(self._version)
+            self.version - step.oldest(self.version)
             for later, step in self._steps.items()
             if later != number
         ]
         trained = number - self.step(number).oldest(number)
         found = {
             "in_flight": max(flying, default=0),
-            "queued": max(queued, default=0),
+            "queued": max(0, *queued) if queued else 0,  # below 0: ahead of the job's version
             "trained": trained,
         }
         for where, versions in found.items():
@@ -185,22 +196,23 @@ class Rollouts:
     def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
         engines, task = self._parts.engines, self._task(group)
         policies = self._tasks.participants(task)
-        needed = self._parts.job.spec.local_policies if policies is None else policies
-        versions = [engines.version(policy) for policy in needed]
+        versions = map(engines.version, self._local if policies is None else policies)
         if self._draws is None:
             newest = group[0]
             oldest = max(0, newest - self._staleness)
             if not admits(newest, versions, self._staleness):
                 return None
         else:
-            draw, oldest = self._draw(group), self._version
-            if not admits(oldest, versions, 0) or not self._draws.may_issue(draw, oldest):
+            draw, oldest = self._draw(group), self.version
+            if not self._draws.may_issue(draw, oldest) or not admits(oldest, versions, 0):
                 return None
             newest = due(oldest, self._staleness, self._parts.job.spec.steps)
+            if draw in self._draws.holes:
+                newest = self._draws.holes[draw][0]
             self._draws.issue(draw, oldest)
-        self._started[group] = self._version
+        self._started[group] = self.version
         routes = engines.routes(newest, oldest if self._staleness else None, policies)
-        refill = self._refills[group]
+        refill = self._refills.get(group, 0)
         request = train_request(self._parts.job, task, self._wire(group), routes, refill=refill)
         request.hold = self._draws is not None
         request.final = refill >= self._most_refills
@@ -209,73 +221,51 @@ class Rollouts:
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
             self._refills[group] += 1
-            for step in sorted(self._steps)[:1]:
-                self._steps[step].counts["groups-dropped"] += 1
+            first = min(self._steps) if self._draws is not None else group[0]
+            self._steps[first].counts["groups-dropped"] += 1
             await self._remember()
             return False
-        if self._draws is not None:
-            self._whole(self._draws, group, worker, said)
+        if self._placing is not None:
+            self._placing.whole(self._draw(group), worker, said)
         elif group[0] in self._steps:
             self._steps[group[0]].answer(group[1], self._task(group), said)
         return True
 
     async def hopeless(self, group: Place, reason: str) -> None:
         """A group that cannot be played teaches nobody anything, and must not block the step."""
-        if self._draws is not None:
-            self._whole(self._draws, group, "", reason)
+        if self._placing is not None:
+            self._placing.whole(self._draw(group), "", reason)
             return
         await self._store_empty(group, self._task(group))
         self._steps[group[0]].give_up(group[1], self._task(group), reason)
 
-    # Partial rollouts: whole groups wait here for their places.
+    # What `Placing` asks of its owner.
 
-    def _whole(
-        self, draws: Draws, group: Place, worker: str, said: rollout_pb2.GroupFinished | str
-    ) -> None:
-        draw = self._draw(group)
-        draws.playing.setdefault(draw, self._version)
-        draws.finish(draw, 0 if isinstance(said, str) else said.oldest_version)
-        self._held[draw] = (worker, said)
-        self._placing.set()
+    async def store(self, worker: str, draw: int, place: Place) -> None:
+        played = self._wire(self._nominal(draw))
+        await self._parts.workers.place(worker, played, self._wire(place))
 
-    async def _place_whole(self, draws: Draws, tasks: asyncio.TaskGroup) -> None:
-        while True:
-            await self._placing.wait()
-            self._placing.clear()
-            batch = []
-            while (found := draws.place(self._version)) is not None:
-                batch.append(found)
-            if batch:
-                await self._remember()  # before any is stored: a restart must know what lies where
-            for draw, place in batch:
-                tasks.create_task(self._store(draws, draw, place))
-            self._groups.poke()
+    async def store_empty(self, draw: int, place: Place) -> None:
+        await self._store_empty(place, self._task(self._nominal(draw)))
 
-    async def _store(self, draws: Draws, draw: int, place: Place) -> None:
-        worker, said = self._held.pop(draw)
-        group, task = self._nominal(draw), self._task(self._nominal(draw))
-        step = self._steps[place[0]]
+    def placed(self, draw: int, place: Place, said: Said) -> None:
+        task, (number, index) = self._task(self._nominal(draw)), place
+        if number not in self._steps:
+            return  # trained before the answer came
         if isinstance(said, str):
-            await self._store_empty(place, task)
-            step.give_up(place[1], task, said)
-            return
-        for attempt in itertools.count(1):
-            try:
-                await self._parts.workers.place(worker, self._wire(group), self._wire(place))
-            except grpc.aio.AioRpcError as error:
-                full = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                if full or (fault_of(error) is Fault.PEER and attempt < PLACE_TRIES):
-                    await asyncio.sleep(pause(attempt))
-                    continue
-                log.warning("whole group is lost, played again", draw=draw, error=says(error))
-                if error.code() is not grpc.StatusCode.NOT_FOUND:
-                    await self._groups.failed(group, error)  # raises what ends all of it
-                draws.again(draw)
-                self._groups.add([group])
-                return
-            step.answer(place[1], task, said)
-            self._placing.set()
-            return
+            self._steps[number].give_up(index, task, said)
+        else:
+            self._steps[number].answer(index, task, said)
+        self._groups.poke()
+
+    async def lost(self, draw: int, place: Place, error: grpc.aio.AioRpcError) -> None:
+        log.warning("whole group is lost, played again", draw=draw, error=says(error))
+        group = self._nominal(draw)
+        if error.code() is not grpc.StatusCode.NOT_FOUND:
+            await self._groups.failed(group, error)  # raises what ends all of it
+        if self._draws is not None and place in self._draws.placed:  # else it was trained
+            self._draws.lost(place)
+            self._groups.add([group])
 
     async def _store_empty(self, place: Place, task: Task) -> None:
         await self._parts.experience.append_group(
@@ -291,7 +281,7 @@ class Rollouts:
         """
         while True:
             await asyncio.sleep(self._parts.limits.confirm)
-            step = self._steps.get(self._version)
+            step = self._steps.get(self.version)
             if step is None or not step.complete.is_set() or self._is_trained(step.number):
                 continue
             found = await self._parts.experience.stored(step.number)
@@ -317,13 +307,19 @@ class Rollouts:
         return all(each.version > number for each in weights)
 
     def reissued(self, number: int) -> int:
-        return self._groups.reissued.pop(number, 0)
+        """Tries beyond the first since the last step was asked about."""
+        counts = self._groups.reissued
+        return sum(counts.pop(step) for step in [step for step in counts if step <= number])
 
     def _task(self, group: Place) -> Task:
-        number = group[0]
-        if number not in self._known:
-            self._known[number] = self._tasks.known_before(number, self._lines)
-        return self._tasks.at(group, self._refills[group], self._known[number])
+        number, refill = group[0], self._refills.get(group, 0)
+        task = self._chosen.get((group, refill))
+        if task is None:
+            if number not in self._known:
+                self._known[number] = self._tasks.known_before(number, self._lines)
+            task = self._tasks.at(group, refill, self._known[number])
+            self._chosen[group, refill] = task
+        return task
 
     def _flying(self) -> dict[Place, int]:
         """Groups in flight -> version at which they were issued."""

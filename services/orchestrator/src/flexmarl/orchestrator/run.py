@@ -93,11 +93,12 @@ class Run:
         self._epochs: dict[str, int] = {}
         self._position = Position(0, time.time(), discard=True)
         self._recoveries = 0
+        self._own = False
+        """What the files say of where the job stands is of this very submission."""
 
     async def to_the_end(self) -> None:
         """JobFailedError when it cannot be reached."""
-        own = await self._find_position()
-        await asyncio.to_thread(self._files.rewind, self._position.step, evaluated=own)
+        self._own = await self._find_position()
         while True:
             try:
                 await self._go()
@@ -130,6 +131,7 @@ class Run:
 
     async def _recover(self, error: StateLostError | StoreLostError) -> None:
         self._recoveries += 1
+        self._own = True
         if self._recoveries > self._limits.recoveries:
             raise JobFailedError(
                 f"{self._recoveries} recoveries in a row finished no step; the last one: {error}"
@@ -141,7 +143,6 @@ class Run:
         RECOVERIES.labels("state-lost").inc()
         self._position = fall_back(self._position)
         log.warning("the job falls back", step=self._position.step, reason=str(error))
-        await asyncio.to_thread(self._files.rewind, self._position.step, evaluated=True)
 
     async def _go(self) -> None:
         """One incarnation. StateLostError, StoreLostError: it is over and another may go on."""
@@ -190,6 +191,11 @@ class Run:
         )
         structlog.contextvars.bind_contextvars(incarnation=self._incarnation)
         await self._keep(position)
+        # Now nobody else writes, and a crash finds the same position and does this again.
+        trained = self._own and not position.discard
+        await asyncio.to_thread(
+            self._files.rewind, position.step, evaluated=self._own, trained=trained
+        )
         if position.step:
             await experience.close_step(self._incarnation, position.step - 1)
 

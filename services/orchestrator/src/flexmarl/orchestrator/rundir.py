@@ -78,16 +78,17 @@ class RunDir:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
 
-    def rewind(self, step: int, *, evaluated: bool) -> None:
+    def rewind(self, step: int, *, evaluated: bool, trained: bool = False) -> None:
         """Forget what was written of `step` and later, torn lines, and what was written twice: by
         an orchestrator that did not know yet that another had taken over.
 
         `evaluated`: keep the evaluation at `step` itself, which was made before it began.
+        `trained`: keep what says that `step` itself was trained.
         """
         for path in (self.metrics, self.evals, self.episodes):
             if not path.exists():
                 continue
-            last = step if evaluated and path is self.evals else step - 1
+            last = step if (evaluated if path is self.evals else trained) else step - 1
             found = sorted(lines(path), key=lambda line: int(line["step"]))
             kept = {_place(line): line for line in found if line["step"] <= last}
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept.values())

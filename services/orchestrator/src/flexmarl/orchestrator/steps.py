@@ -37,6 +37,9 @@ STEP_SECONDS = Histogram(
     buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000),
 )
 
+USED_UP = "places-used-up"
+"""Count of places whose tasks were all dropped but the last one, which stays."""
+
 log = structlog.get_logger()
 
 
@@ -60,6 +63,8 @@ class Steps:
         self._keeping = asyncio.Lock()
         self._files, self._report = files, report
         self._evaluated: list[int] = []
+        self._history: list[Line] = []
+        """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
         self._agents = {
             policy: [agent.name for agent in self._spec.agents_of(policy)]
             for policy in self._spec.trained_policies
@@ -69,6 +74,7 @@ class Steps:
         """`stored`: what the store holds already of the steps that are open, by step."""
         known = await asyncio.to_thread(lines, self._files.evals)
         self._evaluated = [line["step"] for line in known]
+        self._history = await asyncio.to_thread(lines, self._files.metrics)
         rollouts = Rollouts(
             self._parts,
             self._inputs.tasks,
@@ -83,7 +89,7 @@ class Steps:
             playing = background.create_task(rollouts.run())
             while True:
                 await self._evaluate()
-                rollouts.stand_at(self._position.step, await self._history())
+                rollouts.stand_at(self._position.step, self._history)
                 if self._position.step == self._spec.steps:
                     break
                 await self._step(rollouts)
@@ -118,7 +124,8 @@ class Steps:
         ):
             rollouts.stand_at(number + 1)  # plays on while this is written down
         await self._still_ours()
-        await asyncio.to_thread(self._write, finished, saving)
+        finished = await self._write(finished, saving)
+        used_up = finished.line["counts"].get(USED_UP, 0) == step.total
         await self._move(
             rollouts,
             lambda before: replace(
@@ -126,6 +133,7 @@ class Steps:
                 step=number + 1,
                 checkpoint=saving or before.checkpoint,
                 idle=0 if finished.updated else before.idle + 1,
+                used_up=before.used_up + 1 if used_up else 0,
             ),
         )
         await self._parts.experience.close_step(self._incarnation, number)
@@ -157,6 +165,7 @@ class Steps:
                 await self._parts.engines.ready()
         step.must_have_scored()
         step.counts["groups-reissued"] += rollouts.reissued(step.number)
+        step.counts[USED_UP] = rollouts.used_up(step.number)
         now = time.monotonic()
         STEP_SECONDS.observe(now - started)
         seconds = {
@@ -206,12 +215,6 @@ class Steps:
         """FencedError: another orchestrator has taken over, and the files are its."""
         await self._parts.experience.put_state(self._incarnation, {})
 
-    async def _history(self) -> list[Line]:
-        """Metrics of all finished steps, where tasks are chosen by them."""
-        if not self._spec.pipeline.difficulty:
-            return []
-        return await asyncio.to_thread(lines, self._files.metrics)
-
     def _checkpoint(self, version: int) -> Checkpoint | None:
         """The one to be made at `version`, if any."""
         if not checkpoint_due(self._spec, version):
@@ -221,10 +224,23 @@ class Steps:
         directory = checkpoints.directory_of(self._inputs.checkpoints, version)
         return Checkpoint(directory, version, (*before, uid))
 
-    def _write(self, finished: Finished, saving: Checkpoint | None) -> None:
+    async def _write(self, finished: Finished, saving: Checkpoint | None) -> Finished:
+        """What was written down of the step: by us or, before a crash, by another incarnation."""
+        known = self._history and self._history[-1]["step"] == finished.line["step"]
+        if known:
+            finished = replace(finished, line=self._history[-1], episodes=[])
+        elif self._spec.pipeline.difficulty:
+            self._history.append(finished.line)
+        else:
+            self._history = [finished.line]
+        await asyncio.to_thread(self._write_files, finished, saving, known=bool(known))
+        return finished
+
+    def _write_files(self, finished: Finished, saving: Checkpoint | None, *, known: bool) -> None:
         """In a thread."""
-        self._files.append(self._files.metrics, [finished.line])
-        self._files.append(self._files.episodes, finished.episodes)
+        if not known:  # the metrics last: with them the step is written down
+            self._files.append(self._files.episodes, finished.episodes)
+            self._files.append(self._files.metrics, [finished.line])
         if saving is None:
             return
         checkpoints.finish(
@@ -243,6 +259,14 @@ class Steps:
         log.info("step", step=number, seconds=round(finished.line["seconds"]["step"], 3))
         if idle:
             log.warning("no policy was updated", step=number, in_a_row=idle)
+        if self._position.used_up >= self._inputs.limits.used_up_steps:
+            outcomes = finished.line["counts"]
+            raise JobFailedError(
+                f"the filter dropped every task of {self._position.used_up} steps in a row, up to "
+                f"step {number}, for each place as often as maxRefills allows "
+                f"(last step: {outcomes}); the tasks are too easy or too hard, the reward cannot "
+                "tell answers apart, or pipeline.filter is too strict"
+            )
         if idle >= self._inputs.limits.idle_steps:
             outcomes = finished.line["counts"]
             raise JobFailedError(

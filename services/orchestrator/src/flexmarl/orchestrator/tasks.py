@@ -1,7 +1,8 @@
 """Which task is played where; pure, so that every restart derives the same again.
 
 A function of (data, seed, step, index, refills) and, where tasks are chosen by difficulty, of the
-outcomes of earlier steps: those below step - s, which are known whenever the step may begin.
+outcomes in the metrics of earlier steps: those that are known whenever a step is opened. Of groups
+whose answers died with an orchestrator nothing is known, then and later.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class Tasks:
     spec: MARLJobSpec
     records: Sequence[dict[str, Any]]
 
+    @property
+    def ahead(self) -> int:
+        """How many steps behind the one in training are open: as staleness allows, and one more
+        where a group may need only policies that are through with the step."""
+        return self.spec.pipeline.max_staleness + (self.spec.workflow.participants is not None)
+
     def at(self, place: Place, refill: int, known: Mapping[str, Posterior]) -> Task:
         """`known`: of `known_before(place's step)`, ignored unless difficulty counts."""
         spec, (step, index) = self.spec, place
@@ -42,11 +49,11 @@ class Tasks:
         return options[choose(names, known, difficulty.target, draw)]
 
     def known_before(self, step: int, lines: Sequence[Line]) -> dict[str, Posterior]:
-        """What the metrics lines of the steps below step - s say of each task."""
+        """What the metrics lines of the steps below `step` - `ahead` say of each task."""
         difficulty = self.spec.pipeline.difficulty
         if difficulty is None:
             return {}
-        last = step - self.spec.pipeline.max_staleness
+        last = step - self.ahead
         outcomes = [
             outcome
             for line in lines

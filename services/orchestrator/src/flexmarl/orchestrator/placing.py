@@ -1,0 +1,113 @@
+"""Partial rollouts: whole groups wait here for their places, and go there.
+
+Which place is `draws`' to say. A place is written down before anything is stored in it, so that a
+restart knows what lies where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from flexmarl.contracts.v1 import rollout_pb2
+from flexmarl.orchestrator.admission import Place
+from flexmarl.orchestrator.calls import fault_of
+from flexmarl.orchestrator.draws import Draws
+from flexmarl.orchestrator.issue import Fault, pause
+
+PLACE_TRIES = 8
+"""Of a worker that does not answer: it may be restarting, and then has forgotten the group."""
+WAITS = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED
+"""The store is full: the worker keeps the group meanwhile."""
+
+Said = rollout_pb2.GroupFinished | str
+"""A worker's answer, or why the group was given up."""
+
+
+class Owner(Protocol):
+    """What places are for."""
+
+    @property
+    def version(self) -> int:
+        """At which the job stands."""
+
+    async def store(self, worker: str, draw: int, place: Place) -> None:
+        """Have the worker that holds the draw store it. grpc.aio.AioRpcError as it comes."""
+
+    async def store_empty(self, draw: int, place: Place) -> None:
+        """A draw that was given up teaches nobody anything."""
+
+    def placed(self, draw: int, place: Place, said: Said) -> None:
+        """The draw is stored there."""
+
+    async def lost(self, draw: int, place: Place, error: grpc.aio.AioRpcError) -> None:
+        """Its worker cannot store it any more."""
+
+
+class Placing:
+    """Use `run` while anything waits."""
+
+    def __init__(
+        self, owner: Owner, draws: Draws, remember: Callable[[], Awaitable[None]], patience: float
+    ) -> None:
+        """`remember` keeps `draws`; a full store is waited for `patience` seconds."""
+        self._owner, self._draws, self._remember = owner, draws, remember
+        self._patience = patience
+        self._held: dict[int, tuple[str, Said]] = {}
+        self._wake = asyncio.Event()
+
+    def whole(self, draw: int, worker: str, said: Said) -> None:
+        """That draw is whole, and `worker` holds it."""
+        oldest = 0 if isinstance(said, str) else said.oldest_version
+        self._draws.finish(draw, oldest, self._owner.version)
+        self._held[draw] = worker, said
+        self.look()
+
+    def look(self) -> None:
+        """Look again at who may have a place."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batch = []
+                while (found := self._draws.place(self._owner.version)) is not None:
+                    batch.append(found)
+                if batch:
+                    await self._remember()
+                for draw, place in batch:
+                    tasks.create_task(self._store(draw, place))
+
+    async def _store(self, draw: int, place: Place) -> None:
+        worker, said = self._held.pop(draw)
+        if isinstance(said, str):
+            await self._owner.store_empty(draw, place)
+        elif error := await self._failure(worker, draw, place):
+            await self._owner.lost(draw, place, error)
+            return
+        self._owner.placed(draw, place, said)
+        self.look()
+
+    async def _failure(self, worker: str, draw: int, place: Place) -> grpc.aio.AioRpcError | None:
+        """Have it stored, as often as there is hope; the last error if it could not be."""
+        started = time.monotonic()
+        for attempt in itertools.count(1):
+            try:
+                await self._owner.store(worker, draw, place)
+            except grpc.aio.AioRpcError as error:
+                full = error.code() in WAITS and time.monotonic() - started < self._patience
+                if not full and (fault_of(error) is not Fault.PEER or attempt >= PLACE_TRIES):
+                    return error
+                await asyncio.sleep(pause(attempt))
+            else:
+                return None
+        raise AssertionError
