@@ -351,7 +351,7 @@ async def test_a_step_in_which_nothing_can_be_scored_ends_the_job(
     tmp_path: Path, store_server: Server
 ) -> None:
     async with team(make_job(), tmp_path, store_server) as around:
-        around.workers[0].outcome = "workflow-error"
+        around.workers[0].outcome = lambda request: "workflow-error"
         with pytest.raises(JobFailedError, match=r"12 x workflow-error.*ValueError: broken"):
             await around.run()
 
@@ -400,10 +400,11 @@ async def test_a_trainer_s_verdict_ends_the_job(tmp_path: Path, store_server: Se
             await around.run()
 
 
-async def test_a_store_that_comes_back_empty_costs_the_step_in_progress(tmp_path: Path) -> None:
+async def test_a_store_that_comes_back_empty_changes_nothing_in_the_end(tmp_path: Path) -> None:
+    """Policies that finish the step from what they had leased are ahead of a store that lacks its
+    groups: then all go back together, else the step alone is played again."""
     with running() as server:
         async with team(make_job(), tmp_path, server) as around:
-
             lost: list[int] = []
 
             def lose_once(policy: str, step: int, index: int) -> None:
@@ -415,4 +416,3 @@ async def test_a_store_that_comes_back_empty_costs_the_step_in_progress(tmp_path
             await around.run()
             assert lost
             around.assert_trained_as_if_nothing_had_happened()
-            assert all(times == 1 for times in around.ledger.times.values())
