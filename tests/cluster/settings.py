@@ -26,7 +26,8 @@ def files(where: Layout) -> dict[str, str]:
 
 
 def _containerd(where: Layout) -> str:
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox fails otherwise
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE every sandbox fails otherwise.
+    # discard_unpacked_layers: the registry beside it has them.
     return f"""version = 2
 root = "{where.kept / "containerd"}"
 state = "{where.run / "containerd"}"
@@ -36,6 +37,8 @@ state = "{where.run / "containerd"}"
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    discard_unpacked_layers = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]

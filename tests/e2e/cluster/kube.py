@@ -1,0 +1,131 @@
+"""The cluster as a test sees it: kubectl and helm, and the shapes of pods that every test needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+Manifest: TypeAlias = dict[str, Any]
+
+
+class Kubernetes:
+    """kubectl and helm with the kubeconfig of the environment; every call has a deadline."""
+
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, check: bool = True, seconds: float = 60
+    ) -> str:
+        """What kubectl printed; with `check=False` also when it failed, with its complaint."""
+        return _run("kubectl", arguments, stdin, check, seconds)
+
+    def helm(self, *arguments: str, check: bool = True, seconds: float = 120) -> str:
+        return _run("helm", arguments, None, check, seconds)
+
+    def apply(self, namespace: str, *manifests: Manifest) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(listed))
+
+    def get(self, namespace: str, kind: str, name: str) -> Manifest:
+        said = self.kubectl("-n", namespace, "get", kind, name, "-o", "json")
+        found: Manifest = json.loads(said)
+        return found
+
+    def phase(self, namespace: str, pod: str) -> str:
+        phase: str = self.get(namespace, "pod", pod)["status"]["phase"]
+        return phase
+
+    def complete(self, namespace: str, pod: str, *, seconds: float = 120) -> str:
+        """The output of a pod that runs to its end."""
+        until(lambda: self.phase(namespace, pod) in {"Succeeded", "Failed"}, f"{pod} ends", seconds)
+        output = self.kubectl("-n", namespace, "logs", pod)
+        assert self.phase(namespace, pod) == "Succeeded", output
+        return output
+
+    def ready(self, namespace: str, pod: str, *, seconds: float = 120) -> None:
+        wait = f"--timeout={seconds:.0f}s"
+        self.kubectl(
+            "-n", namespace, "wait", "--for=condition=Ready", wait, f"pod/{pod}", seconds=seconds
+        )
+
+    def advertise(self, node: str, resources: Mapping[str, int]) -> None:
+        """Give a node resources that it does not have, for the scheduler to count."""
+        counts = {name: str(count) for name, count in resources.items()}
+        patch = json.dumps({"status": {"capacity": counts, "allocatable": counts}})
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+
+    def evidence(self, namespace: str) -> str:
+        """What a person would ask for first when a test failed."""
+        asked = (
+            ("get", "pods,jobs,deployments,statefulsets", "-o", "wide"),
+            ("get", "events", "--sort-by=.lastTimestamp"),
+        )
+        parts = [self.kubectl("-n", namespace, *each, check=False) for each in asked]
+        pods = self.kubectl("-n", namespace, "get", "pods", "-o", "name", check=False).split()
+        tail = ("--all-containers", "--prefix", "--tail=30")
+        parts += [self.kubectl("-n", namespace, "logs", *tail, pod, check=False) for pod in pods]
+        return "\n".join(parts)
+
+
+def restricted_pod(
+    name: str,
+    image: str,
+    *,
+    command: list[str] | None = None,
+    args: list[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Manifest:
+    """A pod for the restricted profile: not root, only /tmp and /cache writable."""
+    writable = ("tmp", "cache")
+    container = {
+        "name": "main",
+        "image": image,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": each, "mountPath": f"/{each}"} for each in writable],
+        **({"command": command} if command else {}),
+        **({"args": args} if args else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": each, "emptyDir": {}} for each in writable],
+        },
+    }
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.2)
+
+
+def _run(
+    program: str, arguments: tuple[str, ...], stdin: str | None, check: bool, seconds: float
+) -> str:
+    done = subprocess.run(
+        [program, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+    if check and done.returncode:
+        raise AssertionError(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+    return done.stdout + (done.stderr if done.returncode else "")
