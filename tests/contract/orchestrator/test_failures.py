@@ -157,7 +157,8 @@ async def test_published_weights_that_are_gone_take_the_job_back(
     """No trainer is asked for anything while engines load: they are the first to know."""
     job = make_job(checkpoint={"everySteps": 2})
     async with team(job, tmp_path, store_server) as around:
-        engine, lost = next(iter(around.engines.values())), []
+        engine = next(iter(around.engines.values()))
+        lost: list[int] = []
 
         def load(version: int) -> None:
             if version == 3 and not lost:

@@ -50,11 +50,12 @@ class Tally:
         print(f"\n{self.title}: {self.count} runs, {len(self.wrong)} deviations")
         print(f"{'what':26}{'times':>6}{'runs':>6}{'slowest recovery':>18}  while")
         for name, all_of_it in self.struck.items():
-            slowest = max((each.recovery or 0 for each in all_of_it), default=0)
+            measured = [each.recovery for each in all_of_it if each.recovery is not None]
+            slowest = f"{max(measured):.1f} s" if measured else "-"
             phases = Counter(each.phase for each in all_of_it)
             told = ", ".join(f"{phase} {count}" for phase, count in phases.most_common())
             runs = len(self.runs[name])
-            print(f"{name:26}{len(all_of_it):6}{runs:6}{slowest:16.1f} s  {told}")
+            print(f"{name:26}{len(all_of_it):6}{runs:6}{slowest:>18}  {told}")
         for text in self.wrong:
             print(f"DEVIATION {text}")
         sys.stdout.flush()

@@ -9,7 +9,7 @@ Spec = dict[str, Any]
 STEPS = 12
 MODEL = {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"}
 SCRIPTED = {"kind": "scripted", "scripted": {"medianTokens": 6, "p99Tokens": 12}}
-PACED = {
+PACED: Spec = {
     "kind": "scripted",
     "scripted": {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 30},
 }
@@ -65,7 +65,7 @@ def team() -> Spec:
 def enduring(steps: int, *, engine: str = "scripted") -> Spec:
     """The team in short steps, with something of every kind in them, and restarts for all kills."""
     spec = team()
-    paced = copy.deepcopy(PACED)
+    paced: Spec = copy.deepcopy(PACED)
     paced["scripted"]["tokensPerSecond"] = 60
     for each in spec["policies"]:
         each["engine"] = paced if engine == "scripted" else {"kind": engine}
