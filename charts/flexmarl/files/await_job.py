@@ -1,6 +1,6 @@
 """Waits until a MARLJob ends; the exit code says how. For the pod of `helm test`.
 
-Takes namespace, name and seconds. Plain Python with the pod's own token: nothing of ours is needed to look.
+Takes namespace, name and seconds. Plain Python with the pod's own token: nothing of ours is needed.
 """
 
 import json
@@ -32,7 +32,8 @@ def read(url: str) -> dict[str, Any]:
 
 def main(namespace: str, name: str, seconds: str) -> int:
     url = f"{API}/namespaces/{namespace}/marljobs/{name}"
-    until, last, status = time.monotonic() + float(seconds), "", {}
+    until, last = time.monotonic() + float(seconds), ""
+    status: dict[str, Any] = {}
     while time.monotonic() < until:
         status = read(url) or status
         phase = str(status.get("phase", "Pending"))
@@ -45,7 +46,7 @@ def main(namespace: str, name: str, seconds: str) -> int:
             break
         time.sleep(1)
     print(json.dumps(status, indent=2))
-    print(f"MARLJob {namespace}/{name} is not Complete; kubectl -n {namespace} describe marljob {name}")
+    print(f"not Complete; see kubectl -n {namespace} describe marljob {name}")
     return 1
 
 
