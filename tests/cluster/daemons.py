@@ -98,20 +98,23 @@ def kubernetes(where: Layout, *, gang: bool) -> dict[str, list[str]]:
             "--conntrack-tcp-timeout-close-wait=0",
             f"--bind-address={NODE_IP}",
         ],
-        # Network policies alone; for the test node, where the usual nft_queue may be missing.
-        "kube-router": [
-            *("env", f"NODE_NAME={NODE}"),
-            _at(where, "kube-router"),
-            kubeconfig("admin"),
-            "--run-firewall=true",
-            "--run-router=false",
-            "--run-service-proxy=false",
-            "--enable-cni=false",
-            f"--hostname-override={NODE}",
-            f"--service-cluster-ip-range={SERVICE_CIDR}",
-        ],
         "coredns": [_at(where, "coredns"), "-conf", str(where.run / "Corefile")],
     }
+
+
+def kube_router(where: Layout) -> list[str]:
+    """Enforces network policies, nothing else. It ends when it finds no node of its name."""
+    return [
+        *("env", f"NODE_NAME={NODE}"),
+        _at(where, "kube-router"),
+        f"--kubeconfig={where.kubeconfig}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        "--enable-cni=false",
+        f"--hostname-override={NODE}",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
+    ]
 
 
 def _at(where: Layout, name: str) -> str:

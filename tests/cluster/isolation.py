@@ -45,9 +45,9 @@ def remember_kernel_settings(where: Layout) -> None:
     (where.run / "sysctl").write_text(said.stdout)
 
 
-def start(where: Layout, name: str, command: Sequence[str]) -> None:
+def start(where: Layout, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
     with (where.run / "log" / name).open("wb") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [*where.enter, *command],
             stdin=subprocess.DEVNULL,
             stdout=log,

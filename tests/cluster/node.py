@@ -24,6 +24,7 @@ PATIENCE = 90.0
 class Node:
     def __init__(self, where: Layout) -> None:
         self._where = where
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self) -> dict[str, str]:
         """What a command needs to talk to the cluster."""
@@ -94,8 +95,13 @@ class Node:
             yield alone
 
     def _stands(self, *, gang: bool) -> bool:
-        switches = self._where.run / "switches.json"
-        if not switches.exists() or json.loads(switches.read_text()) != {"gang": gang}:
+        record = self._where.run / "started.json"
+        if not record.exists():
+            return False
+        said = json.loads(record.read_text())
+        if said["gang"] != gang or not set(said["processes"]) <= set(
+            isolation.members(self._where)
+        ):
             return False
         return self._node_ready() and self._dns_answers()
 
@@ -107,23 +113,30 @@ class Node:
         make_files(where)
         isolation.make_cgroups(where)
         isolation.enter_namespace(where)
-        isolation.start(where, "registry", daemons.registry(where))
-        isolation.start(where, "containerd", daemons.containerd(where))
-        isolation.start(where, "etcd", daemons.etcd(where))
-        isolation.start(where, "kube-apiserver", daemons.apiserver(where, gang=gang))
+        self._daemon("registry", daemons.registry(where))
+        self._daemon("containerd", daemons.containerd(where))
+        self._daemon("etcd", daemons.etcd(where))
+        self._daemon("kube-apiserver", daemons.apiserver(where, gang=gang))
         self._await("containerd", self._containerd_answers)
         self._import_pause()
         self._await("the API server", self.is_up)
         for name, command in daemons.kubernetes(where, gang=gang).items():
-            isolation.start(where, name, command)
+            self._daemon(name, command)
         self._await("the default service account", lambda: self._kubectl_ok("get", "sa", "default"))
         self._kubectl(
             "apply", "--server-side", "-f", "-", stdin=json.dumps(settings.storage(where))
         )
         self._await("a node that is Ready", self._node_ready)
+        self._daemon("kube-router", daemons.kube_router(where))
         self._await("DNS", self._dns_answers)
-        (where.run / "switches.json").write_text(json.dumps({"gang": gang}))
+        self._await("network policies", self._policies_enforced)
+        processes = [process.pid for process in self._started.values()]
+        record = {"gang": gang, "processes": processes}
+        (where.run / "started.json").write_text(json.dumps(record))
         print(f"cluster: up in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    def _daemon(self, name: str, command: list[str]) -> None:
+        self._started[name] = isolation.start(self._where, name, command)
 
     def _import_pause(self) -> None:
         listed = self._inside(["ctr", "images", "ls", "-q"])
@@ -144,6 +157,9 @@ class Node:
     def _dns_answers(self) -> bool:
         ask = "import urllib.request as r; r.urlopen('http://127.0.0.1:8181/ready', timeout=5)"
         return self._inside([sys.executable, "-c", ask]).returncode == 0
+
+    def _policies_enforced(self) -> bool:
+        return "KUBE-ROUTER-FORWARD" in self._inside(["iptables", "-S", "FORWARD"]).stdout
 
     def _ask(self, *arguments: str) -> str:
         return self._inside(["kubectl", "--request-timeout=5s", *arguments]).stdout
@@ -171,6 +187,9 @@ class Node:
     def _await(self, what: str, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
         while not condition():
+            ended = [name for name, each in self._started.items() if each.poll() is not None]
+            if ended:
+                raise MissingError(f"{', '.join(ended)} ended\n{self._last_words()}")
             if time.monotonic() > end:
                 raise MissingError(f"timed out waiting for {what}\n{self._last_words()}")
             time.sleep(0.1)

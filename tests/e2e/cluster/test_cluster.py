@@ -11,8 +11,8 @@ import socket, sys
 try:
     socket.create_connection((sys.argv[1], 8000), timeout=2).close()
     print("open")
-except TimeoutError:
-    print("timed out")
+except (TimeoutError, ConnectionRefusedError):
+    print("blocked")  # a firewall drops or rejects: both are usual
 except OSError as error:
     print(error)
 """
@@ -27,7 +27,7 @@ def test_a_pod_that_may_become_root_is_refused(
     assert 'violates PodSecurity "restricted' in said
 
 
-def test_a_network_policy_makes_connections_time_out_and_another_admits_them(
+def test_a_network_policy_blocks_connections_and_another_admits_them(
     cluster: Kubernetes, images: Mapping[str, str], namespace: str
 ) -> None:
     serve = ["python", "-m", "http.server", "--directory", "/tmp", "8000"]
@@ -48,7 +48,7 @@ def test_a_network_policy_makes_connections_time_out_and_another_admits_them(
 
     until(lambda: connecting() == "open", "the service answers before any policy", 30)
     cluster.apply(namespace, _policy("deny", []))
-    until(lambda: connecting() == "timed out", "the denied connection times out", 30)
+    until(lambda: connecting() == "blocked", "the denied connection is blocked", 30)
     peers = [{"podSelector": {"matchLabels": {"app": "client"}}}]
     cluster.apply(namespace, _policy("admit", [{"from": peers}]))
     until(lambda: connecting() == "open", "the admitted connection is made", 30)
