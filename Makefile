@@ -6,7 +6,7 @@ PROTOS := $(sort $(shell find protos -name '*.proto'))
 UV     := $(BIN)/uv
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: .venv/ok  ## Make .venv with everything a user and a developer need
 
@@ -54,4 +54,19 @@ lint: setup  ## Style, types, import rules
 test: setup lint check-generated  ## Lint, generated files and every test that needs no cluster
 	$(BIN)/pytest
 
-.PHONY: help setup lock quickstart smollm2 generate check-generated lint test
+matrix: setup  ## The crash matrix in its long form: about 500 kills and losses, an hour on two cores
+	nice -n 10 $(BIN)/python -m tests.e2e.jobs.matrix $(MATRIX)  # MATRIX="--kills 10 --seed 3 --only partial"
+
+images:  ## Build the images (BASE=image to build on, IMAGES=those of images/ by name)
+	$(PYTHON) images/images.py build $(IMAGES) $(BASE:%=--base=%)
+
+push:  ## Push what `make images` built (REGISTRY=host/path)
+	$(PYTHON) images/images.py push $(IMAGES) $(REGISTRY:%=--registry=%)
+
+e2e: setup  ## Tests on a real cluster: KUBECONFIG's, else kind, else a node of our own (root)
+	$(BIN)/python -m tests.cluster e2e
+
+e2e-full: setup  ## The same with the long matrix
+	$(BIN)/python -m tests.cluster e2e --full
+
+.PHONY: help setup lock quickstart smollm2 generate check-generated lint test matrix images push e2e e2e-full

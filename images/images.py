@@ -31,16 +31,13 @@ class Docker:
 
     def push(self, tag: str, target: str, *, plain_http: bool) -> str:
         if plain_http:
-            print("docker takes a plain http registry only from its own configuration")
+            sys.exit("docker takes a plain http registry only from its own configuration")
         _run("docker", "tag", tag, target)
         _run("docker", "push", "-q", target)
         said = _read("docker", "inspect", "--format", "{{json .RepoDigests}}", target)
         repository = target.rpartition(":")[0]
-        return next(
-            digest.partition("@")[2]
-            for digest in json.loads(said)
-            if digest.startswith(f"{repository}@")
-        )
+        known: list[str] = json.loads(said)
+        return next(d.partition("@")[2] for d in known if d.startswith(f"{repository}@"))
 
 
 class Buildah:
