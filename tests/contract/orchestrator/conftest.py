@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +18,14 @@ from tests.contract.orchestrator.fakes import (
     START,
     FakeEngine,
     FakeTrainer,
-    FakeWorker,
     Ledger,
     Memory,
     State,
     after,
     register_engine,
     register_trainer,
-    register_worker,
-    tokens,
 )
+from tests.contract.orchestrator.players import FakeWorker, register_worker, tokens
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.data.tasks import tasks_of_step
@@ -44,7 +43,8 @@ TOKEN = "job-token"
 QUICK = Limits(
     start=20, unreachable=20, confirm=0.3, watch=0.05, answers=3, resting=0.1, idle_steps=3
 )
-RECORDS = [{"question": f"{number}+{number}"} for number in range(10)]
+Record = dict[str, Any]
+RECORDS: list[Record] = [{"question": f"{number}+{number}"} for number in range(10)]
 _uids = itertools.count()
 
 
@@ -77,6 +77,23 @@ class Team:
     @property
     def requests(self) -> list[Any]:
         return [request for worker in self.workers for request in worker.requests]
+
+    def assert_every_task_was_trained_once(self) -> None:
+        """By each policy, whatever step it came to be trained in; and all steps were."""
+        spec = self.job.spec
+        expected = Counter(
+            task.id
+            for step in range(spec.steps)
+            for task in tasks_of_step(
+                RECORDS, spec.seed, spec.data.shuffle, step, spec.batch.tasks_per_step
+            )
+        )
+        for policy in spec.trained_policies:
+            assert self.memory.states[policy].version == spec.steps
+            assert self.ledger.tasks(policy) == expected
+        steps = [line["step"] for line in self.lines("metrics")]
+        assert steps == list(range(spec.steps))
+        assert self.json("progress.json")["phase"] == "Complete"
 
     def assert_trained_as_if_nothing_had_happened(self) -> None:
         """Every policy holds what an undisturbed run gives, bit for bit."""
@@ -117,10 +134,16 @@ def store_server() -> Iterator[Server]:
 
 @asynccontextmanager
 async def team(
-    job: MARLJob, folder: Path, server: Server, *, slots: int = 2, workers: int = 1
+    job: MARLJob,
+    folder: Path,
+    server: Server,
+    *,
+    slots: int = 2,
+    workers: int = 1,
+    records: Sequence[Record] = RECORDS,
 ) -> AsyncIterator[Team]:
     """A new submission of `job`, with empty memory."""
-    (folder / "tasks.jsonl").write_text("".join(json.dumps(r) + "\n" for r in RECORDS))
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (folder / "held-out.jsonl").write_text("".join(json.dumps(r) + "\n" for r in RECORDS[:4]))
     uid = f"default/orchestrated/{next(_uids)}"
     async with AsyncExitStack() as stack:
@@ -130,7 +153,14 @@ async def team(
                 serving(add, "127.0.0.1:0", token=TOKEN, drain_seconds=0)
             )
 
-        store = await stack.enter_async_context(Store(server.url, uid, job.spec.trained_policies))
+        store = await stack.enter_async_context(
+            Store(
+                server.url,
+                uid,
+                job.spec.trained_policies,
+                max_staleness=job.spec.pipeline.max_staleness,
+            )
+        )
         experience_address = await serve(register(store))
         experience = await stack.enter_async_context(ExperienceClient(experience_address, TOKEN))
         memory, ledger = Memory(), Ledger()
@@ -143,7 +173,10 @@ async def team(
             address = await serve(register_engine(engine))
             engines[address] = engine
             by_policy[policy] = [address]
-        trainers = [FakeTrainer(experience, memory, ledger) for _ in range(slots)]
+        trainers = [
+            FakeTrainer(experience, memory, ledger, job.spec.pipeline.max_staleness)
+            for _ in range(slots)
+        ]
         agents = {agent.name: agent.policy for agent in job.spec.agents}
         players = [FakeWorker(experience, engines, agents) for _ in range(workers)]
         yield Team(

@@ -1,4 +1,5 @@
-"""Workers, engines and trainers that do the least their protocols promise, and fail on demand.
+"""Engines and trainers that do the least their protocols promise, and fail on demand;
+workers are in `players`.
 
 They speak real gRPC and use the real experience service. Weights are a version and a checksum that
 depends on every group trained so far, so that a group trained twice or not at all shows.
@@ -16,25 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import numpy as np
 
 from flexmarl.contracts.v1 import (
     engine_pb2,
     engine_pb2_grpc,
-    rollout_pb2,
-    rollout_pb2_grpc,
     trainer_pb2,
     trainer_pb2_grpc,
 )
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
 from flexmarl.experience.client import ExperienceClient
-from flexmarl.experience.samples import (
-    PolicySamples,
-    Sequence,
-    TurnSpan,
-    VersionSpan,
-    group_id_from_wire,
-)
+from flexmarl.experience.samples import PolicySamples
 from flexmarl.runtime.errors import (
     FencedError,
     NotFoundError,
@@ -107,11 +99,16 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
 class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
     """One slot; `ledger` is shared by all slots."""
 
-    def __init__(self, experience: ExperienceClient, memory: Memory, ledger: Ledger) -> None:
+    def __init__(
+        self, experience: ExperienceClient, memory: Memory, ledger: Ledger, staleness: int = 0
+    ) -> None:
         self._experience, self.memory, self._ledger = experience, memory, ledger
+        self._staleness = staleness
         self._bound: tuple[str, int] | None = None
         self.binds: list[str] = []
         self.on_group: Callable[[str, int, int], None] = lambda policy, step, index: None
+        self.gates: dict[tuple[str, int], asyncio.Event] = {}
+        """Policy and step whose training lasts until its event is set."""
         self.on_commit: Callable[[str, int], None] = lambda policy, step: None
         self.learns = True
 
@@ -149,6 +146,8 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             raise StalePolicyError(f"{policy} is not bound with epoch {epoch}")
         if self.memory.states[policy].version == step:
             groups = await self._leased(policy, epoch, step, request.groups)
+            if gate := self.gates.get((policy, step)):
+                await gate.wait()
             history = after(self.memory.states[policy].history, groups)
             if self._bound != (policy, epoch):
                 raise UnavailableError("killed")
@@ -176,7 +175,9 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             lease = await self._experience.lease(policy, epoch, step, cursor, wait=0.2)
             cursor = lease.cursor
             for group in lease.groups:
-                assert group.samples.version == step
+                assert step - self._staleness <= group.samples.version <= step
+                for sequence in group.samples.sequences:
+                    assert sequence.id.startswith(f"{group.id}/")
                 if group.id.index not in found:
                     found[group.id.index] = content(group.task_id, group.samples)
                 self.on_group(policy, step, group.id.index)
@@ -213,95 +214,14 @@ class Ledger:
     trained: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
     times: Counter[tuple[str, int]] = field(default_factory=Counter)
 
+    def tasks(self, policy: str) -> Counter[str]:
+        """Ids of the tasks that the policy was trained on."""
+        groups = [groups for (name, _), groups in self.trained.items() if name == policy]
+        return Counter(text.split(":")[0] for own in groups for text in own.values())
+
     def train(self, policy: str, step: int, groups: dict[int, str]) -> None:
         self.trained[policy, step] = groups
         self.times[policy, step] += 1
-
-
-class FakeWorker(rollout_pb2_grpc.RolloutServicer):
-    """Plays by asking the engines what they hold; `plays` sees every group first."""
-
-    def __init__(
-        self, experience: ExperienceClient, engines: dict[str, FakeEngine], agents: dict[str, str]
-    ) -> None:
-        """`engines` by address, `agents`: agent -> policy."""
-        self._experience, self._engines, self._agents = experience, engines, agents
-        self.plays: Callable[[rollout_pb2.RunGroupRequest], None] = lambda request: None
-        self.outcome = "ok"
-        self.requests: list[rollout_pb2.RunGroupRequest] = []
-        self.seconds = 0.0
-
-    async def RunGroup(
-        self, request: rollout_pb2.RunGroupRequest, context: Any
-    ) -> rollout_pb2.GroupFinished:
-        self.requests.append(request)
-        self.plays(request)
-        await asyncio.sleep(self.seconds)
-        for route in request.routes:
-            for address in route.engines:
-                engine = self._engines[address]
-                if (engine.policy, engine.version) != (route.policy, route.version):
-                    raise StalePolicyError(f"{address} holds {engine.policy} {engine.version}")
-        stored = True
-        if request.purpose == rollout_pb2.TRAIN:
-            stored = await self._experience.append_group(
-                group_id_from_wire(request.id), request.task_id, self._samples(request)
-            )
-        return self._finished(request, duplicate=not stored)
-
-    def _samples(self, request: rollout_pb2.RunGroupRequest) -> list[PolicySamples]:
-        group = group_id_from_wire(request.id)
-        found = []
-        for policy in dict.fromkeys(self._agents.values()):
-            version = next(r.version for r in request.routes if r.policy == policy)
-            sequences = [
-                _sequence(
-                    group.sequence_id(episode, agent, 0), agent, episode, request.seed, version
-                )
-                for agent, own in self._agents.items()
-                if own == policy
-                for episode in range(request.episodes)
-            ]
-            found.append(PolicySamples(policy, version, tuple(sequences)))
-        return found
-
-    def _finished(
-        self, request: rollout_pb2.RunGroupRequest, *, duplicate: bool
-    ) -> rollout_pb2.GroupFinished:
-        good = self.outcome == "ok"
-        transcript = json.dumps({"turns": []}) if request.transcripts else ""
-        episode = rollout_pb2.EpisodeResult(
-            outcome=self.outcome,
-            transcript=transcript,
-            detail="" if good else "ValueError: broken",
-            agents={
-                agent: rollout_pb2.AgentStats(
-                    turns=1, prompt_tokens=4, sampled_tokens=2, reward=1.0 if good else None
-                )
-                for agent in self._agents
-            },
-        )
-        return rollout_pb2.GroupFinished(
-            id=request.id, duplicate=duplicate, episodes=[episode] * request.episodes
-        )
-
-
-def tokens(seed: int, episode: int) -> list[int]:
-    """What every agent says: a function of the group's seed."""
-    return [1, seed % 1000, episode]
-
-
-def _sequence(name: str, agent: str, episode: int, seed: int, version: int) -> Sequence:
-    return Sequence(
-        id=name,
-        agent=agent,
-        episode=episode,
-        token_ids=np.array(tokens(seed, episode), dtype=np.int32),
-        loss_mask=np.array([0, 1, 1], dtype=np.uint8),
-        logprobs=np.array([0, -1, -2], dtype=np.float32),
-        turns=(TurnSpan(1, 3, (VersionSpan(version, 0, 2),), "stop", 1.0),),
-        reward=float(episode % 2),
-    )
 
 
 def register_engine(engine: FakeEngine) -> Callable[[grpc.aio.Server], None]:
@@ -310,7 +230,3 @@ def register_engine(engine: FakeEngine) -> Callable[[grpc.aio.Server], None]:
 
 def register_trainer(trainer: FakeTrainer) -> Callable[[grpc.aio.Server], None]:
     return lambda server: trainer_pb2_grpc.add_TrainerServicer_to_server(trainer, server)
-
-
-def register_worker(worker: FakeWorker) -> Callable[[grpc.aio.Server], None]:
-    return lambda server: rollout_pb2_grpc.add_RolloutServicer_to_server(worker, server)

@@ -226,14 +226,14 @@ class Steps:
 
     async def _write(self, finished: Finished, saving: Checkpoint | None) -> Finished:
         """What was written down of the step: by us or, before a crash, by another incarnation."""
-        known = self._history and self._history[-1]["step"] == finished.line["step"]
+        known = [line["step"] for line in self._history[-1:]] == [finished.line["step"]]
         if known:
             finished = replace(finished, line=self._history[-1], episodes=[])
         elif self._spec.pipeline.difficulty:
             self._history.append(finished.line)
         else:
             self._history = [finished.line]
-        await asyncio.to_thread(self._write_files, finished, saving, known=bool(known))
+        await asyncio.to_thread(self._write_files, finished, saving, known=known)
         return finished
 
     def _write_files(self, finished: Finished, saving: Checkpoint | None, *, known: bool) -> None:

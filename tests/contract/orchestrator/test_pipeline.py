@@ -1,0 +1,280 @@
+"""Steps that overlap: how old tokens may be, what waits for what, and that nothing gets lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.experience.conftest import Server
+from tests.contract.orchestrator.conftest import Team, team
+from tests.unit.orchestrator.jobs import make_job
+
+from flexmarl.contracts.v1 import rollout_pb2
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.runtime.errors import UnavailableError
+
+PARTIAL = {"partialRollout": True}
+
+
+def stale(staleness: int, **pipeline: Any) -> dict[str, Any]:
+    return {"maxStaleness": staleness, **pipeline}
+
+
+def at(request: Any) -> tuple[int, int]:
+    return request.id.step, request.id.index
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return once it does; TimeoutError long after it should have."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+async def crash(run: asyncio.Future[None]) -> None:
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_invariant_1_without_staleness_every_group_asks_for_its_steps_version_alone(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        await around.run()
+        for request in around.requests:
+            for route in request.routes:
+                assert route.version == request.id.step
+                assert not route.HasField("min_version")
+        assert {line["staleness"]["trained"] for line in around.lines("metrics")} == {0}
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("partial", [{}, PARTIAL], ids=["fixed", "partial"])
+async def test_staleness_stays_within_its_bound_and_every_task_is_trained_once(
+    tmp_path: Path, store_server: Server, staleness: int, partial: dict[str, Any]
+) -> None:
+    job = make_job(steps=6, pipeline=stale(staleness, **partial))
+    async with team(job, tmp_path, store_server) as around:  # its trainers check each version
+        around.workers[0].seconds = 0.02
+        await around.run()
+        around.assert_every_task_was_trained_once()
+        for request in around.requests:
+            for route in request.routes:
+                assert route.version - staleness <= route.min_version <= route.version
+        for line in around.lines("metrics"):
+            assert all(0 <= value <= staleness for value in line["staleness"].values())
+        for engine in around.engines.values():
+            assert [version for _, version in engine.loads] == list(range(7))
+
+
+@pytest.mark.parametrize("partial", [{}, PARTIAL], ids=["fixed", "partial"])
+async def test_groups_of_as_many_later_steps_as_allowed_are_played_while_a_step_is_trained(
+    tmp_path: Path, store_server: Server, partial: dict[str, Any]
+) -> None:
+    job = make_job(steps=6, pipeline=stale(2, **partial))
+    async with team(job, tmp_path, store_server) as around:
+        gate = around.trainers[0].gates["p0", 1] = asyncio.Event()
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: (3, 5) in map(at, around.requests))
+        await asyncio.sleep(0.1)
+        assert {request.id.step for request in around.requests} == {0, 1, 2, 3}
+        gate.set()
+        await run
+        around.assert_every_task_was_trained_once()
+        assert around.lines("metrics")[1]["staleness"]["queued"] <= 2
+
+
+async def test_a_policy_that_trains_slowly_does_not_keep_the_others_from_publishing(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(steps=4, pipeline=stale(1))
+    async with team(job, tmp_path, store_server) as around:
+        gate = around.trainers[1].gates["p1", 0] = asyncio.Event()
+        late = around.workers[0].gates[1, 3] = asyncio.Event()
+        first = next(iter(around.engines.values()))
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: ("p0", 1) in first.loads)
+        assert not around.lines("metrics")
+        gate.set()
+        late.set()
+        await run
+        around.assert_every_task_was_trained_once()
+
+
+async def test_groups_of_later_steps_go_on_during_an_evaluation_at_one_version(
+    tmp_path: Path, store_server: Server
+) -> None:
+    held_out = {"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2}
+    job = make_job(steps=4, eval=held_out, pipeline=stale(1))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        late = worker.gates[2, 3] = asyncio.Event()
+        seen: list[bool] = []
+
+        def plays(request: Any) -> None:
+            if request.purpose == rollout_pb2.EVAL and request.id.step == 2:
+                seen.append((2, 3) in map(at, around.requests) and not late.is_set())
+                late.set()
+
+        worker.plays = plays
+        await around.run()
+        around.assert_every_task_was_trained_once()
+        assert seen[0]
+        asked = [r for r in around.requests if r.purpose == rollout_pb2.EVAL]
+        assert {(r.id.step, route.version) for r in asked for route in r.routes} == {
+            (0, 0),
+            (2, 2),
+            (4, 4),
+        }
+        assert not any(route.HasField("min_version") for r in asked for route in r.routes)
+
+
+async def test_a_straggler_is_trained_in_a_later_step_but_not_later_than_allowed(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(steps=5, pipeline=stale(1, **PARTIAL))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        straggler = worker.gates[0, 2] = asyncio.Event()
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: len(around.lines("metrics")) == 1)  # step 0 did without it
+        await until(lambda: sum(place[0] == 1 for place in worker.placed.values()) == 5)
+        await asyncio.sleep(0.2)
+        assert len(around.lines("metrics")) == 1  # step 1 does not
+        straggler.set()
+        await run
+        around.assert_every_task_was_trained_once()
+        assert worker.placed[0, 2][0] == 1
+        assert around.lines("metrics")[1]["staleness"]["trained"] == 1
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_invariant_6_a_worker_that_dies_while_it_stores_a_group_costs_no_task(
+    tmp_path: Path, store_server: Server, stored: bool
+) -> None:
+    """Whether the store has it or not: its task is trained once."""
+    job = make_job(steps=5, pipeline=stale(1, **PARTIAL))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        died: list[int] = []
+
+        def die(place: tuple[int, int]) -> None:
+            if place[0] == 1 and not died:
+                died.append(place[0])
+                worker.restart()
+                raise UnavailableError("killed")
+
+        def die_with_what_it_holds(policy: str, step: int, index: int) -> None:
+            if step == 1 and not died:
+                died.append(step)
+                worker.restart()
+
+        if stored:
+            worker.on_stored = die
+        else:
+            around.trainers[0].on_group = die_with_what_it_holds
+        await around.run()
+        assert died
+        around.assert_every_task_was_trained_once()
+
+
+@pytest.mark.parametrize("partial", [{}, PARTIAL], ids=["fixed", "partial"])
+async def test_invariant_6_a_restarted_orchestrator_trains_every_task_once(
+    tmp_path: Path, store_server: Server, partial: dict[str, Any]
+) -> None:
+    job = make_job(steps=6, pipeline=stale(2, **partial))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        gates = worker.gates = {group: asyncio.Event() for group in [(0, 3), (2, 4), (4, 1)]}
+        for group, gate in gates.items():
+            before = len(around.requests)
+            run = asyncio.ensure_future(around.run())
+            await until(lambda: group in map(at, around.requests[before:]))  # noqa: B023
+            await crash(run)
+            gate.set()
+        await around.run()
+        around.assert_every_task_was_trained_once()
+        assert all(times == 1 for times in around.ledger.times.values())
+
+
+async def test_invariant_6_a_roll_back_draws_again_what_was_not_trained_by_the_checkpoint(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(steps=6, pipeline=stale(2, **PARTIAL), checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        lost: list[int] = []
+        straggler = worker.gates[1, 2] = asyncio.Event()
+
+        def lose(policy: str, step: int) -> None:
+            if step == 1:
+                straggler.set()
+            if (policy, step) == ("p0", 3) and not lost:
+                lost.append(step)
+                around.memory.states.clear()
+                for trainer in around.trainers:
+                    trainer.restart()
+                raise UnavailableError("killed")
+
+        around.trainers[0].on_commit = lose
+        await around.run()
+        assert lost
+        around.assert_every_task_was_trained_once()
+
+
+async def test_a_step_that_the_trainers_finished_before_its_answers_came_lets_its_groups_go(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """A group that was stored although its call failed is not asked for for ever."""
+    async with team(make_job(), tmp_path, store_server) as around:
+        worker = around.workers[0]
+        broken: list[tuple[int, int]] = []
+
+        def tear(place: tuple[int, int]) -> None:
+            if place == (1, 2) and not broken:
+                broken.append(place)
+                worker.gates[place] = asyncio.Event()  # played again it does not come back
+                raise UnavailableError("the connection broke")
+
+        cancelled: list[list[tuple[int, int]]] = []
+        worker.on_stored = tear
+        worker.plays = lambda request: (
+            cancelled.append(list(worker.cancelled)) if at(request) == (3, 0) else None
+        )
+        await around.run()
+        assert cancelled == [broken] == [[(1, 2)]]
+        around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_a_crash_between_metrics_and_state_keeps_what_the_metrics_say(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        await stop_before_the_state(around, step=2)
+        line = around.lines("metrics")[1]
+        assert line["groups"][0]["solved"]
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert around.lines("metrics")[1] == line
+        assert len([shown for shown in around.lines("episodes") if shown["step"] == 1]) == 5
+
+
+async def stop_before_the_state(around: Team, step: int) -> None:
+    class CrashError(Exception):
+        pass
+
+    put = ExperienceClient.put_state
+
+    async def put_state(self: ExperienceClient, incarnation: int, fields: dict[str, str]) -> None:
+        if fields.get("step") == str(step):
+            raise CrashError
+        await put(self, incarnation, fields)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExperienceClient, "put_state", put_state)
+        with pytest.raises(CrashError):
+            await around.run()

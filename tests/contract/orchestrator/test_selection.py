@@ -1,0 +1,186 @@
+"""Which tasks are played: filters, difficulty, participants, and tasks that come to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.experience.conftest import Server
+from tests.contract.orchestrator.conftest import QUICK, RECORDS, Team, team
+from tests.contract.orchestrator.test_pipeline import at, crash, stale, until
+from tests.unit.orchestrator.jobs import make_job
+
+from flexmarl.data.tasks import tasks_of_step
+from flexmarl.runtime.errors import JobFailedError
+
+FILTER = {"filter": {"name": "contrast", "maxRefills": 2}}
+OVERLAPS = pytest.mark.parametrize(
+    "overlap", [{}, stale(1), stale(1, partialRollout=True)], ids=["strict", "stale", "partial"]
+)
+
+
+@OVERLAPS
+async def test_dropped_groups_are_refilled_exactly_as_many(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    async with team(make_job(pipeline=FILTER | overlap), tmp_path, store_server) as around:
+        worker = around.workers[0]
+        dropped: Counter[tuple[int, int]] = Counter()
+
+        def drops(request: Any) -> bool:
+            no = request.task_id in "357" and not request.final
+            dropped[at(request)] += no
+            return no
+
+        worker.drops = drops
+        await around.run()
+        assert dropped.total() > 4
+        lines = around.lines("metrics")
+        assert sum(line["counts"].get("groups-dropped", 0) for line in lines) == dropped.total()
+        assert len(around.requests) == 24 + dropped.total()
+        for _, groups in around.ledger.trained.items():
+            assert sorted(groups) == list(range(6))
+        played = {(at(r), r.seed) for r in around.requests}
+        assert len(played) == len(around.requests)  # a refill is another group
+        assert all(r.final == (n == 2) for r, n in refills(around.requests))
+
+
+def refills(requests: list[Any]) -> list[tuple[Any, int]]:
+    """Each request with how many of its place came before."""
+    seen: Counter[tuple[int, int]] = Counter()
+    found = []
+    for request in requests:
+        found.append((request, seen[at(request)]))
+        seen[at(request)] += 1
+    return found
+
+
+@OVERLAPS
+async def test_refills_survive_a_restart(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    job = make_job(pipeline=FILTER | overlap)
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        worker.drops = lambda request: at(request) == (1, 2)
+        gate = worker.gates[1, 4] = asyncio.Event()
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(at(r) == (1, 2) for r in around.requests) == 3)
+        await crash(run)
+        gate.set()
+        await around.run()
+        asked = [r for r in around.requests if at(r) == (1, 2)]
+        assert len({r.task_id for r in asked}) > 1
+        assert asked[-1].final
+        assert asked[-1].task_id == asked[2].task_id
+        assert around.memory.states["p0"].version == 4
+
+
+async def test_a_filter_that_drops_everything_ends_the_job_with_words(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(steps=9, pipeline=FILTER), tmp_path, store_server) as around:
+        around.workers[0].drops = lambda request: True
+        with pytest.raises(JobFailedError, match=r"dropped every task of 3 steps in a row"):
+            await around.run()
+        assert len(around.lines("metrics")) == QUICK.used_up_steps
+        assert around.lines("metrics")[0]["counts"]["places-used-up"] == 6
+
+
+@pytest.mark.parametrize("overlap", [{}, stale(1)], ids=["strict", "stale"])
+async def test_difficulty_chooses_the_same_tasks_after_a_restart(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    """The orchestrator dies between two steps, when all outcomes are written down."""
+    job = make_job(steps=5, pipeline={"difficulty": {"candidates": 3}} | overlap)
+    chosen = []
+    for kill in (False, True):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        async with team(job, folder, store_server) as around:
+            worker = around.workers[0]
+            if kill:
+                gates = {(3, index): asyncio.Event() for index in range(6)}
+                worker.gates.update(gates)
+                run = asyncio.ensure_future(around.run())
+                await until(lambda: (3, 5) in map(at, around.requests))
+                await until(lambda: len(around.lines("metrics")) == 3)
+                await crash(run)
+                for gate in gates.values():
+                    gate.set()
+            await around.run()
+            assert around.memory.states["p0"].version == 5
+            chosen.append([line["tasks"] for line in around.lines("metrics")])
+            assert len(chosen[-1]) == 5
+    assert chosen[0] == chosen[1]
+
+
+async def test_invariant_7_a_group_starts_once_its_participants_have_the_steps_version(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """Without staleness: those that need only p0 while p1 still trains the step before."""
+    records = [{**r, "who": "p0" if n % 2 else "p0, p1"} for n, r in enumerate(RECORDS)]
+    workflow = {"name": "solver-verifier", "participants": "who"}
+    job = make_job(workflow=workflow)
+    async with team(job, tmp_path, store_server, records=records) as around:
+        gate = around.trainers[1].gates["p1", 0] = asyncio.Event()
+        run = asyncio.ensure_future(around.run())
+
+        def started() -> list[Any]:
+            return [request for request in around.requests if request.id.step == 1]
+
+        alone = sum(int(task) % 2 for task in tasks_of(around, 1))
+        await until(lambda: len(started()) == alone)
+        await asyncio.sleep(0.1)
+        assert alone == len(started())
+        assert {route.policy for request in started() for route in request.routes} == {"p0"}
+        gate.set()
+        await run
+        around.assert_every_task_was_trained_once()
+        assert {len(line["tasks"]) for line in around.lines("metrics")} == {6}
+
+
+def tasks_of(around: Team, step: int) -> list[str]:
+    spec = around.job.spec
+    found = tasks_of_step(RECORDS, spec.seed, spec.data.shuffle, step, spec.batch.tasks_per_step)
+    return [task.id for task in found]
+
+
+@OVERLAPS
+@pytest.mark.parametrize("outcome", ["timeout", "unscorable"])
+async def test_a_task_that_never_comes_to_a_reward_is_counted_and_the_job_goes_on(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any], outcome: str
+) -> None:
+    async with team(make_job(pipeline=overlap), tmp_path, store_server) as around:
+        around.workers[0].outcome = lambda request: outcome if request.task_id == "3" else "ok"
+        await around.run()
+        around.assert_every_task_was_trained_once()
+        counts = sum((Counter(line["counts"]) for line in around.lines("metrics")), Counter())
+        assert counts[outcome] == 2 * around.ledger.tasks("p0")["3"]
+        assert counts.total() == 48
+
+
+async def test_rewards_that_are_all_none_end_the_job_with_their_number(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.workers[0].outcome = lambda request: "unscorable"
+        with pytest.raises(JobFailedError, match=r"step 0: none of its 12 episodes.*unscorable"):
+            await around.run()
+
+
+@OVERLAPS
+async def test_a_policy_that_never_acts_is_not_in_the_way(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    async with team(make_job(pipeline=overlap), tmp_path, store_server) as around:
+        around.workers[0].silent = {"p1"}
+        await around.run()
+        around.assert_every_task_was_trained_once()
+        for line in around.lines("metrics"):
+            assert line["agents"]["p1"]["reward"] is None
+            assert line["agents"]["p1"]["turns"] == 0
+            assert line["agents"]["p0"]["scored"] == 12
