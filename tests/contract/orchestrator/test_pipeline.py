@@ -237,16 +237,18 @@ async def test_a_step_that_the_trainers_finished_before_its_answers_came_lets_it
         def tear(place: tuple[int, int]) -> None:
             if place == (1, 2) and not broken:
                 broken.append(place)
-                worker.gates[place] = asyncio.Event()  # played again it does not come back
                 raise UnavailableError("the connection broke")
 
-        cancelled: list[list[tuple[int, int]]] = []
         worker.on_stored = tear
-        worker.plays = lambda request: (
-            cancelled.append(list(worker.cancelled)) if at(request) == (3, 0) else None
-        )
-        await around.run()
-        assert cancelled == [broken] == [[(1, 2)]]
+        gate = worker.gates[3, 1] = asyncio.Event()
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: (3, 1) in map(at, around.requests))
+        asked = [at(request) for request in around.requests].count((1, 2))
+        await asyncio.sleep(2.5)  # longer than the longest pause between two tries
+        assert [at(request) for request in around.requests].count((1, 2)) == asked
+        gate.set()
+        await run
+        assert broken
         around.assert_trained_as_if_nothing_had_happened()
 
 

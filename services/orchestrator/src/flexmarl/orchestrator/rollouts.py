@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -22,19 +22,16 @@ from flexmarl.data.difficulty import Posterior
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, admits, due, open_steps
-from flexmarl.orchestrator.calls import StateLostError, says
+from flexmarl.orchestrator.calls import says
+from flexmarl.orchestrator.confirm import confirm
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.placing import Placing, Said
 from flexmarl.orchestrator.plan import group_seconds, train_request
+from flexmarl.orchestrator.staleness import told
 from flexmarl.orchestrator.step import Parts, Step
 from flexmarl.orchestrator.tasks import Tasks
 
-STALENESS = Gauge(
-    "flexmarl_orchestrator_staleness_versions",
-    "Versions between a group's oldest token and the job, the largest by where the group is.",
-    ["where"],
-)
 OPEN_STEPS = Gauge("flexmarl_orchestrator_open_steps", "Steps of which groups are played.")
 
 log = structlog.get_logger()
@@ -92,13 +89,17 @@ class Rollouts:
         self._parts.engines.on_change = self._groups.poke
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._groups.run())
-            tasks.create_task(self._confirm())
+            tasks.create_task(confirm(self, self._parts))
             if self._placing is not None:
                 tasks.create_task(self._placing.run())
 
     def step(self, number: int) -> Step:
         """One that is open."""
         return self._steps[number]
+
+    def current(self) -> Step | None:
+        """That of the version at which the job stands, while it is open."""
+        return self._steps.get(self.version)
 
     def stand_at(self, version: int, lines: Sequence[Mapping[str, Any]] = ()) -> None:
         """The job has this version: open the steps that may be played now.
@@ -175,21 +176,12 @@ class Rollouts:
 
     def staleness(self, number: int) -> dict[str, int]:
         """In versions, the largest of what is in flight, queued, and trained in step `number`."""
-        flying = [self.version - version for version in self._flying().values()]
-        queued = [
-            self.version - step.oldest(self.version)
-            for later, step in self._steps.items()
-            if later != number
-        ]
-        trained = number - self.step(number).oldest(number)
-        found = {
-            "in_flight": max(flying, default=0),
-            "queued": max(0, *queued) if queued else 0,  # below 0: ahead of the job's version
-            "trained": trained,
-        }
-        for where, versions in found.items():
-            STALENESS.labels(where).set(versions)
-        return found
+        later = [step for other, step in self._steps.items() if other != number]
+        return told(
+            in_flight=[self.version - version for version in self._flying()],
+            queued=[self.version - step.oldest(self.version) for step in later],
+            trained=[number - self.step(number).oldest(number)],
+        )
 
     # What `Groups` asks of its owner.
 
@@ -274,37 +266,14 @@ class Rollouts:
             [PolicySamples(policy, place[0]) for policy in self._trained],
         )
 
-    async def _confirm(self) -> None:
-        """Ask now and then whether the store holds what it should of the step in training.
-
-        StateLostError: it does not, and the engines of a policy have moved on.
-        """
-        while True:
-            await asyncio.sleep(self._parts.limits.confirm)
-            step = self._steps.get(self.version)
-            if step is None or not step.complete.is_set() or self._is_trained(step.number):
-                continue
-            found = await self._parts.experience.stored(step.number)
-            lacking = step.lost(range(step.total) if found.closed else found.indexes)
-            if not lacking:
-                continue
-            weights = self._parts.training.weights
-            ahead = [name for name, each in weights.items() if each.version > step.number]
-            if ahead:
-                raise StateLostError(
-                    f"{', '.join(ahead)} finished step {step.number}, the store lost "
-                    f"{len(lacking)} of its groups"
-                )
-            log.warning("groups are missing in the store and played again", indexes=sorted(lacking))
-            self._groups.reissued[step.number] += len(lacking)
-            places = [(step.number, index) for index in sorted(lacking)]
-            if self._draws is not None:
-                places = [self._nominal(self._draws.lost(place)) for place in places]
-            self._groups.add(places)
-
-    def _is_trained(self, number: int) -> bool:
-        weights = self._parts.training.weights.values()
-        return all(each.version > number for each in weights)
+    def missing(self, step: Step, lacking: Collection[int]) -> None:
+        """The store lost these groups of an open step: they are played again."""
+        log.warning("groups are missing in the store and played again", indexes=sorted(lacking))
+        self._groups.reissued[step.number] += len(lacking)
+        places = [(step.number, index) for index in sorted(lacking)]
+        if self._draws is not None:
+            places = [self._nominal(self._draws.lost(place)) for place in places]
+        self._groups.add(places)
 
     def reissued(self, number: int) -> int:
         """Tries beyond the first since the last step was asked about."""
@@ -321,15 +290,15 @@ class Rollouts:
             self._chosen[group, refill] = task
         return task
 
-    def _flying(self) -> dict[Place, int]:
-        """Groups in flight -> version at which they were issued."""
+    def _flying(self) -> Iterable[int]:
+        """Versions at which the groups in flight were issued."""
         if self._draws is not None:
-            return {self._nominal(draw): version for draw, version in self._draws.playing.items()}
-        return {
-            place: version
-            for place, version in self._started.items()
-            if place[0] in self._steps and place[1] not in self._steps[place[0]].done
-        }
+            return self._draws.playing.values()
+        return [
+            version
+            for (step, index), version in self._started.items()
+            if step in self._steps and index not in self._steps[step].done
+        ]
 
     def _wire(self, place: Place) -> experience_pb2.GroupId:
         step, index = place

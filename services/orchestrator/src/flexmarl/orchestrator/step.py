@@ -69,6 +69,8 @@ class Step:
         self.done = set(stored)
         self.complete = asyncio.Event()
         """Every group is done; cleared again when the store turns out to lack one."""
+        self.missing: set[int] = set()
+        """Indexes that were done, are not in the store any more, and not done again."""
         self.complete_at: float | None = None
         self.counts: Counter[str] = Counter()
         self._group_size = job.spec.batch.group_size
@@ -111,6 +113,7 @@ class Step:
         lacking = self.done - set(stored)
         if lacking:
             self.done -= lacking
+            self.missing |= lacking
             self.complete.clear()
         return lacking
 
@@ -181,6 +184,7 @@ class Step:
 
     def _finish(self, index: int) -> None:
         self.done.add(index)
+        self.missing.discard(index)
         self._see()
 
     def _see(self) -> None:
