@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN    ?= .venv/bin
 GEN    := services/common/src
+CRD    := charts/flexmarl/files/marljobs.yaml
 PROTOS := $(sort $(shell find protos -name '*.proto'))
 UV     := $(BIN)/uv
 
@@ -27,7 +28,7 @@ quickstart: setup  ## Train the two-agent example on this machine
 smollm2: setup  ## Train two agents of SmolLM2-135M for a few steps on the CPU
 	$(BIN)/flexmarl run examples/smollm2.yaml --replace
 
-generate: .venv-protos/ok  ## Regenerate the protobuf code
+generate: .venv-protos/ok setup  ## Regenerate the protobuf code and the chart's MARLJob definition
 	rm -rf $(GEN)/flexmarl/contracts/v1
 	PATH="$(CURDIR)/.venv-protos/bin:$$PATH" .venv-protos/bin/python -m grpc_tools.protoc -I protos \
 	  --python_out=$(GEN) --grpc_python_out=$(GEN) \
@@ -35,6 +36,7 @@ generate: .venv-protos/ok  ## Regenerate the protobuf code
 	find $(GEN)/flexmarl/contracts/v1 -name '*_pb2_grpc.py*' -exec sh -c \
 	  'grep -q "class .*Stub" "$$1" || rm "$$1"' _ {} \;
 	touch $(GEN)/flexmarl/contracts/v1/__init__.py
+	$(BIN)/python -m flexmarl.contracts.crd > $(CRD)
 
 .venv-protos/ok: protos/requirements.txt
 	$(PYTHON) -m venv .venv-protos
@@ -43,7 +45,7 @@ generate: .venv-protos/ok  ## Regenerate the protobuf code
 
 check-generated: generate  ## Fail when committed generated files are stale
 	git add -AN $(GEN)
-	git diff --exit-code -- $(GEN)/flexmarl/contracts/v1
+	git diff --exit-code -- $(GEN)/flexmarl/contracts/v1 $(CRD)
 
 lint: setup  ## Style, types, import rules
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ def test_the_namespace_is_not_a_package(repo: Path) -> None:
 
 def test_every_source_root_is_packaged(repo: Path) -> None:
     roots = {str(path.relative_to(repo)) for path in repo.glob("services/*")}
-    roots = {f"{root}/src" for root in roots}
+    roots = {f"{root}/src" for root in (*roots, "operator")}
     tool = tomllib.loads((repo / "pyproject.toml").read_text())["tool"]
     build = tool["hatch"]["build"]
     assert set(build["dev-mode-dirs"]) == roots

@@ -15,6 +15,9 @@ from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, sho
 PATTERNS = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": 'lower-case letters, digits and inner "-", as in solver-1',
     r"^[\w.]+:[\w.]+$": "an entry point, package.module:attribute",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": 'a name of lower-case letters, digits and inner "-", "."',
+    r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$": "bytes, as in 512Mi or 10Gi",
+    r"^[a-z0-9.-]+/[a-zA-Z0-9_.-]+$": "the name of a controller, as in example.com/name",
     r"^https?://.+": "a URL that starts with http:// or https://",
 }
 """What a pattern of the schema asks for; those of the form `^(a|b)://.+` explain themselves."""

@@ -10,25 +10,31 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from flexmarl.contracts.base import (
+    Entrypoint,
+    Model,
+    Name,
+    NonNegative,
+    ObjectName,
+    Positive,
+    Seconds,
+)
+from flexmarl.contracts.cluster import (
+    CONTROLLER,
+    ClaimSpec,
+    GangSpec,
+    PodTemplate,
+    PoolSpec,
+    SecretKey,
+    ShmSpec,
+)
 
 GROUP = "flexmarl.io"
 VERSION = "v1alpha1"
 API_VERSION: Final = "flexmarl.io/v1alpha1"
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-Entrypoint = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-"""`package.module:attribute`, imported where it runs."""
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True
-    )
 
 
 class EngineKind(StrEnum):
@@ -191,6 +197,9 @@ class PolicySpec(Model):
     """`bytes://` or the URI of a model; by default the model's own, `bytes://` for `random://`."""
     engine: EngineSpec = EngineSpec()
     training: TrainingSpec = TrainingSpec()
+    pools: Annotated[list[Name], Field(max_length=16)] = []
+    """On a cluster: whose engines and slots it may use; none: pods of its own kind, which `roles`
+    count."""
 
     @property
     def trained(self) -> bool:
@@ -245,6 +254,11 @@ class CodeSpec(Model):
 
     path: str = "."
     """Folder, relative to the job file."""
+    image: Annotated[str, Field(max_length=512)] | None = None
+    """On a cluster: the workers' image, one made from ours with the code installed."""
+    config_map: ObjectName | None = None
+    """On a cluster: a ConfigMap whose entries are the files beside the job file. `flexmarl apply`
+    makes one."""
 
 
 class EvalSpec(Model):
@@ -354,6 +368,8 @@ class StoreSpec(Model):
     default the system's."""
     max_memory_mib: Positive = 512
     """Of the embedded Valkey. A whole step must fit, else the job ends and says so."""
+    secret_ref: SecretKey | None = None
+    """On a cluster: holds the URL of the job's own server. None: that of the installation."""
 
 
 class CheckpointSpec(Model):
@@ -361,30 +377,38 @@ class CheckpointSpec(Model):
     """By default `checkpoints/` of the run."""
     every_steps: Positive = 10
     keep: Positive = 2
+    claim: ClaimSpec = ClaimSpec()
+    """On a cluster: where it lies."""
 
 
 class RestartPolicy(Model):
     max: NonNegative = 3
     backoff: Seconds = 1.0
-    """Before the first restart; doubled each time, at most 30 s."""
+    """Before the first restart; doubled each time, at most 30 s. On a cluster Kubernetes' own
+    counts instead: from 10 s on."""
 
 
 class RoleSpec(Model):
     restart_policy: RestartPolicy = RestartPolicy()
 
 
-class ReplicatedRoleSpec(RoleSpec):
+class PodRoleSpec(RoleSpec):
+    template: PodTemplate | None = None
+    """On a cluster: laid over the role's pod template."""
+
+
+class ReplicatedRoleSpec(PodRoleSpec):
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
 
 
 class RolesSpec(Model):
-    orchestrator: RoleSpec = RoleSpec()
+    orchestrator: PodRoleSpec = PodRoleSpec()
     worker: ReplicatedRoleSpec = ReplicatedRoleSpec()
     engine: ReplicatedRoleSpec = ReplicatedRoleSpec()
     """Replicas of each policy's engine."""
     trainer: ReplicatedRoleSpec = ReplicatedRoleSpec()
     """Replicas are training slots; fewer than policies: they take turns."""
-    experience: RoleSpec = RoleSpec()
+    experience: PodRoleSpec = PodRoleSpec()
     weights: RoleSpec = RoleSpec()
     store: RoleSpec = RoleSpec()
 
@@ -409,6 +433,22 @@ class MARLJobSpec(Model):
     store: StoreSpec = StoreSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     roles: RolesSpec = RolesSpec()
+    pools: Annotated[list[PoolSpec], Field(max_length=16)] = []
+    suspend: bool = False
+    """Save the last finished step and delete every pod; false again: go on from there."""
+    suspend_timeout: Annotated[int, Field(ge=1, le=86400)] = 300
+    """Seconds for that step to be saved; after them the pods go anyway, and the job goes on from
+    its last checkpoint."""
+    managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=63)] = (
+        CONTROLLER
+    )
+    """Another controller's name: this one leaves the job alone."""
+    active_deadline_seconds: Positive | None = None
+    """From the first pod on, suspended time included; after them the job fails."""
+    ttl_seconds_after_finished: NonNegative | None = None
+    """The finished job is deleted after so many seconds; none: never."""
+    shm: ShmSpec = ShmSpec()
+    gang: GangSpec = GangSpec()
 
     def policy(self, name: str) -> PolicySpec:
         return next(policy for policy in self.policies if policy.name == name)

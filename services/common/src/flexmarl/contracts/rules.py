@@ -9,6 +9,7 @@ checked by `flexmarl validate`, not here.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flexmarl.contracts.cluster_rules import CLUSTER_RULES
 from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
 from flexmarl.contracts.model_rules import MODEL_RULES
 from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
@@ -34,7 +35,7 @@ def ignored(place: Place, because: str) -> Problem:
 
 
 def names_are_unique(spec: Place) -> Iterator[Problem]:
-    for kind in ("policies", "agents"):
+    for kind in ("policies", "agents", "pools"):
         seen: dict[str, Place] = {}
         for item in spec[kind].items():
             name = item["name"].text()
@@ -204,7 +205,8 @@ def one_source_of_code(spec: Place) -> Iterator[Problem]:
     workflow = spec["workflow"]
     own = spec["pipeline"]["filter"]
     places = [workflow, spec["reward"], workflow["config"]["environment"], own]
-    if spec["code"].given and not any(place["entrypoint"].given for place in places):
+    brings = spec["code"].given and not spec["code"]["configMap"].given  # which has data, too
+    if brings and not any(place["entrypoint"].given for place in places):
         because = "no workflow, environment, reward or filter has an entrypoint"
         yield ignored(spec["code"], because)
 
@@ -305,4 +307,5 @@ RULES: tuple[Rule, ...] = (
     services_are_used,
     *MODEL_RULES,
     *PIPELINE_RULES,
+    *CLUSTER_RULES,
 )

@@ -1,6 +1,6 @@
 """What a user's own workflow, environment, reward or filter imports, in one place."""
 
-from flexmarl.contracts.job import Model as Config
+from flexmarl.contracts.base import Model as Config
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.conversation import Message, Reply, Turn
 from flexmarl.rollout.environments import (

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from flexmarl.contracts.job import Entrypoint, Model
+from flexmarl.contracts.base import Entrypoint, Model
 from flexmarl.contracts.problems import FieldPath, Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, find, method_cannot_be_called

@@ -10,7 +10,7 @@ from functools import partial
 
 import regex
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import FieldPath, Problem, show
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.errors import RewardTimeoutError

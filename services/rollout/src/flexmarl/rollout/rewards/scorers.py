@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from flexmarl.contracts.job import Model, Seconds
+from flexmarl.contracts.base import Model, Seconds
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError, configured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 from flexmarl.contracts.templates import TemplateError, fields_in
 from flexmarl.data.tasks import Task

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.conversation import Reply

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team

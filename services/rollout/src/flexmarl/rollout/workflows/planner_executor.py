@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import Problem
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexmarl.contracts.job import Model, Positive
+from flexmarl.contracts.base import Model, Positive
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.environments import EnvironmentChoice, EnvironmentFactory, settled
 from flexmarl.rollout.episode import Team

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team
 from flexmarl.rollout.needs import Need

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flexmarl.contracts.job import Model
+from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.rollout.episode import Team

@@ -1,0 +1,1 @@
+"""Observes MARLJobs, renders their workloads, applies them, writes their status."""

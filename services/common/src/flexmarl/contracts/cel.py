@@ -1,0 +1,184 @@
+"""The rules of a MARLJob that the API server checks itself, in CEL, with the words of `rules`.
+
+Without values in them: the server bounds what a message may cost to make by its longest, and any
+number in it counts as endless. And not all: what CEL cannot tell, and warnings, the controller says
+as a condition, by `rules.check` itself. Each rule stands at the field it is about; `""` is `spec`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+CHANGED = "cannot be changed; delete the job and create it anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    path: str
+    """Below spec; `policies[]` is every item of that list."""
+    cel: str
+    message: str = ""
+    field: str = ""
+    """What the message is about, below `path`."""
+
+    def validation(self) -> dict[str, Any]:
+        """As `x-kubernetes-validations` has it."""
+        found = {"rule": self.cel, "message": self.message}
+        if self.field:
+            found["fieldPath"] = self.field
+        return found
+
+
+def _unique(items: str) -> Rule:
+    return Rule(
+        "",
+        ("" if items != "pools" else "!has(self.pools) || ")
+        + f"self.{items}.all(a, self.{items}.exists_one(b, b.name == a.name))",
+        f"one name is given to several {items}; names are unique",
+        field=f".{items}",
+    )
+
+
+def _one_source(path: str) -> Rule:
+    return Rule(
+        path,
+        "has(self.name) != has(self.entrypoint)",
+        "exactly one of name and entrypoint is needed",
+    )
+
+
+_KIND = "(has(self.engine) && has(self.engine.kind) ? self.engine.kind : 'transformers')"
+_TRAINED = (
+    "(!has({0}.training) || !has({0}.training.algorithm) || {0}.training.algorithm != 'none')"
+)
+_STALE = "(has(self.maxStaleness) ? self.maxStaleness : 0)"
+
+RULES = (
+    _unique("policies"),
+    _unique("agents"),
+    _unique("pools"),
+    Rule(
+        "",
+        "self.agents.all(a, self.policies.exists(p, p.name == a.policy))",
+        "no policy is named as an agent wants it; there is none but those of spec.policies",
+        field=".agents",
+    ),
+    Rule(
+        "",
+        "self.policies.all(p, self.agents.exists(a, a.policy == p.name))",
+        "no agent plays one of them; name it in an agent",
+        field=".policies",
+    ),
+    Rule(
+        "",
+        f"self.policies.exists(p, {_TRAINED.format('p')})",
+        "no policy is trained; at least one must learn",
+        field=".policies",
+    ),
+    Rule(
+        "",
+        "self.policies.all(p, !has(p.pools) || p.pools.all(n, has(self.pools) && "
+        "self.pools.exists(q, q.name == n)))",
+        "no pool is named as a policy wants it; name it in spec.pools",
+        field=".policies",
+    ),
+    Rule(
+        "agents[]",
+        "!(self.name in ['system', 'user', 'assistant', 'tool'])",
+        "is a role of every chat; choose another name",
+        field=".name",
+    ),
+    Rule(
+        "policies[]",
+        f"{_KIND} != 'openai' || (has(self.engine) && has(self.engine.openai))",
+        "required for an openai engine, but missing",
+        field=".engine.openai",
+    ),
+    Rule(
+        "policies[]",
+        f"{_KIND} == 'openai' || has(self.model)",
+        "required, but missing; only an openai engine goes without a model",
+        field=".model",
+    ),
+    Rule(
+        "policies[]",
+        f"{_KIND} != 'openai' || !{_TRAINED.format('self')}",
+        'cannot train weights behind an API; must be "none" for an openai engine',
+        field=".training.algorithm",
+    ),
+    Rule(
+        "policies[]",
+        f"{_KIND} != 'openai' || (!has(self.model) && !has(self.tokenizer))",
+        "would be ignored; the API of an openai engine brings its own; remove it",
+        field=".model",
+    ),
+    Rule(
+        "batch",
+        "(has(self.microBatch) ? self.microBatch : 1) <= "
+        "(has(self.tasksPerStep) ? self.tasksPerStep : 8)",
+        "more groups at once than a step has; must be at most tasksPerStep",
+        field=".microBatch",
+    ),
+    Rule(
+        "batch",
+        "(has(self.tasksPerStep) ? self.tasksPerStep : 8) % "
+        "(has(self.updatesPerStep) ? self.updatesPerStep : 1) == 0",
+        "does not divide the step's groups; each update takes equally many groups",
+        field=".updatesPerStep",
+    ),
+    Rule(
+        "pipeline",
+        f"{_STALE} == 0 || !has(self.deterministic) || !self.deterministic",
+        "not 0 in a deterministic job; "
+        "must be 0: with older versions allowed, which one samples a token depends on timing",
+        field=".maxStaleness",
+    ),
+    Rule(
+        "pipeline",
+        f"!has(self.partialRollout) || !self.partialRollout || {_STALE} > 0",
+        "unfinished episodes cannot go on at a newer version; needs pipeline.maxStaleness above 0",
+        field=".partialRollout",
+    ),
+    Rule(
+        "pipeline",
+        f"{_STALE} == 0 || !has(self.overlap) || self.overlap",
+        "groups of later steps are played while a step trains, but overlap is off; "
+        "remove overlap: false, or set maxStaleness to 0",
+        field=".maxStaleness",
+    ),
+    _one_source("workflow"),
+    _one_source("reward"),
+    _one_source("pipeline.filter"),
+    Rule(
+        "pools[]",
+        "(has(self.min) ? self.min : 1) <= (has(self.max) ? self.max : 1)",
+        "more than max; must be at most max",
+        field=".min",
+    ),
+    Rule(
+        "checkpoint.claim",
+        "!has(self.name) || (!has(self.size) && !has(self.storageClass) && !has(self.accessMode))",
+        "would be ignored; the claim that name stands for exists already; remove it",
+        field=".name",
+    ),
+    Rule(
+        "store",
+        "!has(self.url) || !has(self.secretRef)",
+        "both url and secretRef are given; at most one of url and secretRef is needed",
+        field=".secretRef",
+    ),
+    Rule("steps", "self >= oldSelf", "can only be raised while the job runs"),
+    Rule(
+        "pools",
+        "self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name && "
+        "o.role == p.role && o.gpus == p.gpus && o.gpuResource == p.gpuResource && "
+        "(p.role == 'engine' || (o.min == p.min && o.max == p.max))))",
+        "only min and max of pools of engines can be changed",
+    ),
+)
+"""What holds of one document, and what of a change; fixed fields have rules besides these."""
+
+FIXED = (
+    "policies", "agents", "workflow", "code", "data", "reward", "eval", "seed", "batch", "pipeline",
+    "weightSync", "store", "checkpoint", "roles", "managedBy", "shm", "gang",
+)  # fmt: skip
+"""Fields of spec that never change."""

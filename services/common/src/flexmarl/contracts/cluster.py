@@ -1,0 +1,97 @@
+"""The fields of a MARLJob that mean something on a cluster only; `contracts.job` places them."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Model, Name, NonNegative, ObjectName, Quantity
+
+PodTemplate = Annotated[
+    dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
+"""A part of a pod template, `metadata` and `spec`, laid over the one that the controller makes:
+lists of named things (containers, volumes, env) by name. The main container is `main`."""
+
+
+class PoolRole(StrEnum):
+    ENGINE = "engine"
+    TRAINER = "trainer"
+
+
+class Toleration(Model):
+    """As in a pod."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class PoolSpec(Model):
+    """Pods of one shape. Policies name the pools whose engines and training slots they may use."""
+
+    name: Name
+    role: PoolRole
+    gpus: NonNegative = 0
+    """Of each pod."""
+    gpu_resource: Annotated[str, Field(max_length=253)] = "nvidia.com/gpu"
+    """What the node calls them."""
+    node_selector: Annotated[dict[str, str], Field(max_length=32)] = {}
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
+    min: Annotated[int, Field(ge=1, le=256)] = 1
+    """Pods, at least."""
+    max: Annotated[int, Field(ge=1, le=256)] = 1
+    """Pods, at most; between the two as many as the orchestrator wants."""
+    template: PodTemplate | None = None
+
+
+class SecretKey(Model):
+    """An entry of a Secret in the job's namespace."""
+
+    name: ObjectName
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "url"
+
+
+class ClaimSpec(Model):
+    """The volume of checkpoints, metrics and logs of a run."""
+
+    name: ObjectName | None = None
+    """A claim that exists; none: one is made, `JOB-run`."""
+    size: Quantity | None = None
+    """Of the one that is made; 10Gi by default."""
+    storage_class: ObjectName | None = None
+    """Of the one that is made; the cluster's default by default."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] | None = None
+    """Of the one that is made. ReadWriteOnce by default, which keeps orchestrator and trainers on
+    one node: for trainers on several it has to be ReadWriteMany."""
+    retain: bool = True
+    """The claim that is made outlives the job."""
+
+
+class ShmSpec(Model):
+    """Shared memory of each trainer pod: the states of its policies live there."""
+
+    size: Quantity = "1Gi"
+    """Counts as memory of the pod."""
+
+
+class GangKind(StrEnum):
+    """Whose gang scheduling starts all pods of a job or none."""
+
+    NONE = "none"
+    NATIVE = "native"
+    """Kubernetes' own (scheduling.k8s.io/v1alpha2, alpha in 1.36)."""
+    COSCHEDULING = "coscheduling"
+    """The coscheduling plugin (scheduling.x-k8s.io); rendered, never tried."""
+    VOLCANO = "volcano"
+    """Volcano (scheduling.volcano.sh); rendered, never tried."""
+
+
+class GangSpec(Model):
+    kind: GangKind = GangKind.NONE
+
+
+CONTROLLER = "flexmarl.io/controller"
+"""Who takes care of a job that does not say `managedBy`."""

@@ -1,0 +1,115 @@
+"""Rules about pools, claims and secrets: what only a cluster has.
+
+Like `contracts.rules`, of which these are a part: pure, over the document as it was written.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flexmarl.contracts.cluster import PoolRole
+from flexmarl.contracts.places import Place
+from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, show
+
+CLUSTER_FIELDS = (
+    ("pools",), ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
+    ("ttlSecondsAfterFinished",), ("shm",), ("gang",), ("store", "secretRef"),
+    ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"),
+    *(("roles", role, "template")
+      for role in ("orchestrator", "worker", "engine", "trainer", "experience")),
+)  # fmt: skip
+"""Below spec: without a meaning on one machine."""
+
+
+def only_on_clusters(document: Any) -> list[str]:
+    """The fields given in the document that mean nothing on one machine."""
+    spec = Place(document)["spec"]
+    found = []
+    for path in CLUSTER_FIELDS:
+        place = spec
+        for key in path:
+            place = place[key]
+        if place.given:
+            found.append(format_path(place.path))
+    pooled = [policy["pools"] for policy in spec["policies"].items() if policy["pools"].given]
+    return found + [format_path(place.path) for place in pooled]
+
+
+def pools_and_policies_belong_together(spec: Place) -> Iterator[Problem]:
+    pools = {name: pool for pool in spec["pools"].items() if (name := pool["name"].text())}
+    users: dict[str, list[str]] = {name: [] for name in pools}
+    for policy in spec["policies"].items():
+        roles: dict[str, str] = {}
+        for place in policy["pools"].items():
+            name = place.text()
+            if name is not None and name not in pools:
+                there = f"there is {one_of(pools)}"
+                yield Problem(
+                    place.path, f"no pool is named {show(name)}", there, nearest(name, pools)
+                )
+            elif name is not None:
+                users[name].append(policy["name"].text() or "")
+                role = pools[name]["role"].text() or ""
+                if role in roles:
+                    yield Problem(
+                        place.path,
+                        f"{show(roles[role])} has the role {role}, too",
+                        "a policy uses one pool of each role",
+                    )
+                roles[role] = name
+        for name in set(roles.values()):
+            if pools[name]["role"].text() == PoolRole.TRAINER and not _trained(policy):
+                yield Problem(
+                    policy["pools"].path,
+                    f"{show(name)} trains, and the policy is not trained",
+                    "remove it",
+                )
+    for name, pool in pools.items():
+        if not users[name]:
+            yield Problem(pool["name"].path, f"no policy uses {show(name)}", "name it in a policy")
+        most, used = pool["max"].number(1), len(set(users[name]))
+        if pool["role"].text() == PoolRole.ENGINE and most and most < used:
+            yield Problem(
+                pool["max"].path if pool["max"].given else pool.path,
+                f"{show(most)} pods for {used} policies",
+                "each policy needs an engine of its own",
+            )
+
+
+def pools_have_room(spec: Place) -> Iterator[Problem]:
+    for pool in spec["pools"].items():
+        least, most = pool["min"].number(1), pool["max"].number(1)
+        if least and most and least > most:
+            place = pool["min"] if pool["min"].given else pool
+            yield Problem(
+                place.path, f"{show(least)}, but max is {show(most)}", "must be at most max"
+            )
+        if pool["gpuResource"].given and not pool["gpus"].number():
+            yield Problem(
+                pool["gpuResource"].path, "would be ignored", "the pool has no gpus; remove it"
+            )
+
+
+def claims_are_found_or_made(spec: Place) -> Iterator[Problem]:
+    claim = spec["checkpoint"]["claim"]
+    if claim["name"].given:
+        for key in ("size", "storageClass", "accessMode"):
+            if claim[key].given:
+                because = "the claim that name stands for exists already; remove it"
+                yield Problem(claim[key].path, "would be ignored", because)
+    if spec["store"]["url"].given and spec["store"]["secretRef"].given:
+        yield Problem(
+            spec["store"]["secretRef"].path,
+            "both url and secretRef are given",
+            "at most one of url and secretRef is needed",
+        )
+
+
+def _trained(policy: Place) -> bool:
+    return policy["training"]["algorithm"].text() != "none"
+
+
+CLUSTER_RULES = (
+    pools_and_policies_belong_together,
+    pools_have_room,
+    claims_are_found_or_made,
+)

@@ -1,0 +1,90 @@
+"""The MARLJob's definition in the chart. tests/e2e/cluster puts it before a real API server."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flexmarl.contracts import rules
+from flexmarl.contracts.cel import FIXED, RULES
+from flexmarl.contracts.crd import crd
+
+from .bad_jobs import BAD, sound
+
+
+def schema() -> dict[str, Any]:
+    (version,) = crd()["spec"]["versions"]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+def with_defaults(node: dict[str, Any], value: Any) -> Any:
+    """`value` as the API server stores it."""
+    if isinstance(value, list):
+        return [with_defaults(node["items"], item) for item in value]
+    if isinstance(value, dict) and "properties" in node:
+        value = {
+            name: sub["default"] for name, sub in node["properties"].items() if "default" in sub
+        } | value
+        return {name: with_defaults(node["properties"][name], at) for name, at in value.items()}
+    return value
+
+
+def test_the_committed_definition_is_what_the_models_say(repo: Path) -> None:
+    committed = yaml.safe_load((repo / "charts/flexmarl/files/marljobs.yaml").read_text())
+    assert committed == crd(), "run `make generate`"
+
+
+def test_a_sound_job_stays_sound_with_the_servers_defaults(repo: Path) -> None:
+    examples = [yaml.safe_load(path.read_text()) for path in (repo / "examples").glob("**/*.yaml")]
+    for document in (sound(), *examples):
+        stored = {**document, "spec": with_defaults(schema(), document["spec"])}
+        assert rules.check(stored) == rules.check(document)
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_validate_uses_the_words_of_the_api_server(words: str) -> None:
+    assert any(words in str(problem) for problem in rules.check(BAD[words]))
+    assert any(words in rule.message for rule in RULES)
+
+
+def test_every_rule_of_the_server_is_broken_by_some_job() -> None:
+    of_documents = [rule for rule in RULES if "oldSelf" not in rule.cel]
+    silent = [r for r in of_documents if not any(words in r.message for words in BAD)]
+    assert not silent
+
+
+def test_every_field_is_fixed_or_known_to_change() -> None:
+    mutable = {
+        "suspend",
+        "suspendTimeout",
+        "steps",
+        "pools",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    }
+    assert set(schema()["properties"]) == {*FIXED, *mutable}
+
+
+def test_schema_is_structural() -> None:
+    """No construct that the API server refuses, anywhere."""
+
+    def visit(node: dict[str, Any]) -> None:
+        assert not {"$ref", "anyOf", "allOf", "oneOf", "const", "prefixItems"} & set(node)
+        assert "type" in node or "x-kubernetes-preserve-unknown-fields" in node
+        for sub in node.get("properties", {}).values():
+            visit(sub)
+        for key in ("items", "additionalProperties"):
+            if key in node:
+                visit(node[key])
+
+    visit(schema())
+
+
+def test_kubernetes_knows_every_field_of_the_definition() -> None:
+    assert importlib.util.find_spec("kubernetes_validate")
+    import kubernetes_validate
+
+    kubernetes_validate.validate(crd(), "1.36", strict=True)
