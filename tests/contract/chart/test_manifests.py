@@ -128,6 +128,11 @@ def test_no_service_of_the_namespace_gets_into_our_settings(helm: Helm) -> None:
     assert {spec["enableServiceLinks"] for spec in pods(helm.render()).values()} == {False}
 
 
+def test_no_container_is_process_1(helm: Helm) -> None:
+    """The kernel keeps from it every signal that it has no handler for: deletion would wait."""
+    assert {spec["shareProcessNamespace"] for spec in pods(helm.render()).values()} == {True}
+
+
 def test_every_pod_may_pull(helm: Helm) -> None:
     for spec in pods(helm.render(CASES["everything"])).values():
         assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from .chart import Release
 from .kube import Kubernetes
 
 WHERE = "FLEXMARL_E2E"
@@ -74,3 +75,14 @@ def namespace(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
     namespaces.append(name)
+
+
+@pytest.fixture(scope="session")
+def release(cluster: Kubernetes, images: Mapping[str, str]) -> Iterator[Release]:
+    """The chart, serving all namespaces; a test that changes it leaves it as it was."""
+    found = Release(cluster, images, "flexmarl-system")
+    found.upgrade()
+    yield found
+    cluster.kubectl("delete", "crd", "marljobs.flexmarl.io", "--timeout=60s", seconds=90)
+    found.uninstall()
+    cluster.kubectl("delete", "namespace", found.namespace, "--timeout=60s", seconds=90)
