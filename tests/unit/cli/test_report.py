@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cli.odd import ODD_LINES
-from tests.unit.cli.runs import episode, lines, write_run
+from tests.unit.cli.runs import episode, lines, metric, write_run
 
 from flexmarl.cli.report.page import render, write_report
 from flexmarl.cli.report.plots import Series, before_after, line_chart, stacked_bars, thin
@@ -61,6 +61,24 @@ def test_a_report_is_one_file_with_plots_results_and_episodes(tmp_path: Path) ->
         assert text in html
     assert html.count('class="card episode"') == 4
     assert "prefers-color-scheme:dark" in html
+
+
+def test_staleness_and_dropped_groups_have_charts_where_there_are_any(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "digits")
+    run = RunData(root)
+    run.refresh(episodes=True)
+    assert "Staleness" not in render(run, None)
+    seen = [
+        metric(step, staleness={"trained": step, "queued": 0, "in_flight": 1}, counts=counts)
+        for step, counts in enumerate([{}, {"groups-dropped": 3}])
+    ]
+    (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in seen))
+    run = RunData(root)
+    run.refresh(episodes=True)
+    html = render(run, None)
+    parsed(html)
+    assert "Staleness" in html
+    assert "Dropped by the filter" in html
 
 
 def test_what_agents_wrote_is_escaped(tmp_path: Path) -> None:

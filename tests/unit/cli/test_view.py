@@ -100,6 +100,18 @@ def test_one_step_is_one_line() -> None:
     assert eval_line(evaluation(0, 0.375)) == ("held out, version 0:  solver 37.5%  verifier 37.5%")
 
 
+def test_staleness_and_dropped_groups_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "digits", steps=1, phase="Running")
+    line = metric(1, staleness={"trained": 2}, counts={"groups-dropped": 3})
+    with (root / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    run = RunData(root)
+    run.refresh()
+    assert step_line(line, 12).endswith("500 tokens/s  2.0 s  2 behind  3 dropped")
+    assert any("2 behind   3 dropped" in text for text in shown(run, "Running", width=120))
+    assert "behind" not in step_line(metric(1, staleness={"trained": 0}), 12)
+
+
 def test_the_result_is_a_table_per_policy(tmp_path: Path) -> None:
     run = RunData(tmp_path)
     run.summary = {

@@ -175,6 +175,7 @@ def _costs(metrics: Sequence[Line]) -> Text:
         seconds = number(last, "seconds", name)
         if seconds is not None and (seconds or name != "checkpoint"):
             parts.append(f"{name} {seconds:.2f} s")
+    parts += overlap_words(last)
     unscored = sum(int(number(a, "unscorable") or 0) for a in mapping(last, "agents").values())
     text = Text("   ".join(parts), style="dim")
     if unscored:
@@ -231,7 +232,15 @@ def step_line(line: Line, steps: int) -> str:
         parts.append(f"{agent} {decimal(reward)} ({percent(accuracy)})")
     parts.append(f"{amount(tokens_per_second(line))} tokens/s")
     parts.append(duration(number(line, "seconds", "step")))
+    parts += overlap_words(line)
     return "  ".join(parts).replace("\n", " ")
+
+
+def overlap_words(line: Line) -> list[str]:
+    """How old a step's oldest tokens were and what its filter dropped, if anything."""
+    behind, dropped = number(line, "staleness", "trained"), number(line, "counts", "groups-dropped")
+    words = [f"{behind:.0f} behind"] if behind else []
+    return words + ([f"{dropped:.0f} dropped"] if dropped else [])
 
 
 def eval_line(line: Line) -> str:

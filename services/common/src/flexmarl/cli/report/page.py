@@ -170,6 +170,15 @@ def _charts(run: RunData, agents: list[str]) -> Iterator[str]:
         ("Speed", "prompt and sampled tokens per second",
          line_chart([Series("tokens/s", rates, 6)], bounds=(0, 0), form=amount)),
     ]  # fmt: skip
+    ages = [Series(where.replace("_", " "), _points(metrics, "staleness", where), index)
+            for index, where in enumerate(("trained", "queued", "in_flight"))]  # fmt: skip
+    dropped = [Series("groups", _points(metrics, "counts", "groups-dropped"), 1)]
+    for title, unit, series in (
+        ("Staleness", "versions, the oldest token", ages),
+        ("Dropped by the filter", "groups, each played again", dropped),
+    ):
+        if any(value for one in series for _, value in one.points):
+            charts.append((title, unit, line_chart(series)))
     figures = "".join(
         f"<figure><figcaption>{title} <span>{unit}</span></figcaption>{chart}</figure>"
         for title, unit, chart in charts
