@@ -15,6 +15,7 @@ from flexmarl.cli.commands import (
     bench,
     episodes,
     export,
+    fetch,
     report,
     run,
     serve,
@@ -71,7 +72,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for module in (run, validate, status, report, episodes, export, serve, version):
+for module in (run, validate, status, report, episodes, export, fetch, serve, version):
     app.command(module.__name__.rsplit(".", 1)[1], epilog=EXIT_CODES)(module.command)
 app.add_typer(bench.app, name="bench", epilog=EXIT_CODES)
 

@@ -1,0 +1,88 @@
+"""`flexmarl fetch URI...`: models, data and code into the cache, as in a pod's first container."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flexmarl.cli.console import FAILED, OK, leave, say, warn
+
+HOPELESS = 3
+"""Trying again cannot help; 1: it can."""
+
+
+def command(
+    uris: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URI]...", help="hf://, s3:// or git+https://; others are left."),
+    ] = None,
+    part: Annotated[
+        str, typer.Option(metavar="PART", help="model, tokenizer or all: which files.")
+    ] = "all",
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also put the files into this folder.")
+    ] = None,
+    unpack: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An archive of `flexmarl apply`, unpacked into --into."),
+    ] = None,
+    message: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write the outcome, as one line of JSON."),
+    ] = None,
+) -> None:
+    """Fetch what a job names by URI; goes on where it stopped, however it was stopped.
+
+    Addresses and keys come from HF_ENDPOINT, HF_TOKEN, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, GIT_USERNAME and GIT_PASSWORD. Exit code 1: may be tried again; 3: may
+    not, until the URI, the key or the source is mended.
+    """
+    from flexmarl.fetch.archive import unpack as unpack_archive
+    from flexmarl.fetch.errors import FetchError
+    from flexmarl.fetch.fetching import copy_into, fetch
+    from flexmarl.fetch.sources import Part
+    from flexmarl.runtime.logging import configure
+
+    signal.signal(signal.SIGTERM, _stop)  # the first process of a container has no default
+    configure("fetch", "console" if sys.stderr.isatty() else "json")
+    if part not in list(Part):
+        raise typer.BadParameter(f"{part} is none of {', '.join(Part)}", param_hint="--part")
+    if unpack and not into:
+        raise typer.BadParameter("--unpack needs --into", param_hint="--unpack")
+    brought: list[dict[str, Any]] = []
+    try:
+        for uri in uris or ():
+            found = fetch(uri, Part(part))
+            say(f"{uri}: {found.folder or 'nothing to fetch'}")
+            if into and found.folder:
+                copy_into(found, into)
+            brought.append(
+                {"uri": uri, "bytes": found.bytes, "resumed": found.resumed}
+                | {"seconds": round(found.seconds, 3)}
+            )
+        if unpack and into:
+            say(f"{into}: {unpack_archive(unpack, into)} files")
+    except FetchError as error:
+        outcome = {"reason": error.reason.value, "uri": error.uri, "message": str(error)}
+        _tell(message, outcome | {"retry": not error.hopeless})
+        warn(str(error))
+        leave(HOPELESS if error.hopeless else FAILED)
+    _tell(message, {"reason": "Fetched", "sources": brought})
+    leave(OK)
+
+
+def _tell(file: Path | None, outcome: dict[str, Any]) -> None:
+    import json
+
+    if file is not None:
+        line = json.dumps(outcome, ensure_ascii=False)
+        file.write_bytes(line.encode()[:4000] + b"\n")  # Kubernetes keeps 4096 bytes
+
+
+def _stop(number: int, _frame: object) -> None:
+    os._exit(128 + number)  # all that is on disk may be left as it is, at any moment

@@ -1,0 +1,1 @@
+"""Brings what a job names by URI into a cache folder; using it is not here."""

@@ -1,0 +1,112 @@
+"""Reads objects of S3 and of servers that speak like it.
+
+Which server and whose keys is in the environment as for every other client: `AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, web identities of a cluster, or
+`AWS_SKIP_SIGNATURE=true` for a public bucket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from datetime import timedelta
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store
+
+from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason
+from flexmarl.fetch.remote import Digest, RemoteFile
+from flexmarl.fetch.sources import Part, S3Source, wanted
+
+CHUNK = 1 << 16
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_URL = re.compile(r"(?<=://)[^\s/?)]+")
+_DENIED = re.compile(
+    r"40[13] |AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|/latest/(api/token|meta-data)"
+)
+_NO_BUCKET = re.compile(r"NoSuchBucket")
+
+
+class S3:
+    """The objects below one prefix."""
+
+    def __init__(self, source: S3Source, part: Part) -> None:
+        self.uri = source.uri
+        self._source, self._part = source, part
+        self._keys: dict[str, str] = {}
+        self._store = S3Store(
+            source.bucket,
+            client_options={
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": timedelta(seconds=30),
+                "timeout": timedelta(days=7),  # of a whole file
+                "allow_http": True,  # as its endpoint says
+            },
+            retry_config={  # ours goes on where a transfer stopped
+                "max_retries": 1,
+                "backoff": {
+                    "init_backoff": timedelta(seconds=0.1),
+                    "max_backoff": timedelta(seconds=1),
+                    "base": 2,
+                },
+                "retry_timeout": timedelta(seconds=10),
+            },
+        )
+
+    def files(self) -> Sequence[RemoteFile]:
+        prefix = self._source.prefix
+        try:
+            below = [meta for batch in obstore.list(self._store, prefix) for meta in batch]
+            named = {meta["path"].removeprefix(f"{prefix}/"): meta for meta in below}
+            if not below:
+                named = {prefix.rpartition("/")[2]: obstore.head(self._store, prefix)}
+        except (exceptions.BaseError, OSError) as error:
+            raise self._words(error) from error
+        names = wanted(named, self._part) if below else set(named)
+        found = []
+        for name in sorted(names):
+            meta = named[name]
+            tag = (meta["e_tag"] or "").strip('"')
+            digest = Digest("md5", tag, sure=False) if _MD5.fullmatch(tag) else None
+            self._keys[name] = meta["path"]
+            version = tag or meta["last_modified"].isoformat()
+            found.append(RemoteFile(name, meta["size"], version, digest))
+        return found
+
+    def read(self, file: RemoteFile, offset: int) -> Generator[bytes, None, None]:
+        try:
+            answer = obstore.get(
+                self._store,
+                self._keys[file.path],
+                options={"range": {"offset": offset}, "if_match": f'"{file.version}"'},
+            )
+            for chunk in answer.stream(min_chunk_size=CHUNK):
+                yield bytes(chunk)
+        except exceptions.PreconditionError as error:
+            says = f"{file.path} was replaced while it was fetched"
+            raise InterruptedReadError(says) from error
+        except (exceptions.BaseError, OSError) as error:
+            raise self._words(error) from error
+
+    def _words(self, error: Exception) -> FetchError | InterruptedReadError:
+        text = str(error)
+        bucket = self._source.bucket
+        if isinstance(
+            error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
+        ) or (_DENIED.search(text)):
+            says = (
+                f"bucket {bucket} refuses these keys; give AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY (on a cluster in the Secret that secretRef names), or "
+                "AWS_SKIP_SIGNATURE=true where it is public"
+            )
+            return FetchError(self.uri, Reason.DENIED, says)
+        if isinstance(error, exceptions.NotFoundError | FileNotFoundError) or _NO_BUCKET.search(
+            text
+        ):
+            says = f"bucket {bucket} holds nothing at {self._source.prefix}; correct the URI"
+            return FetchError(self.uri, Reason.NOT_FOUND, says)
+        host = _URL.search(text)
+        where = host[0] if host else f"the server of bucket {bucket}"
+        reason = text.partition("\n")[0].rpartition(": ")[2][:200]
+        return InterruptedReadError(f"{where}: {reason} (check AWS_ENDPOINT_URL)")

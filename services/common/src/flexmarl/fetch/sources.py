@@ -1,0 +1,140 @@
+"""URIs of what is fetched: how they are written, and which folder of the cache holds each."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatch
+from pathlib import Path
+
+from flexmarl.fetch.errors import FetchError, Reason
+from flexmarl.runtime.settings import cache_dir
+
+
+class Part(StrEnum):
+    """Which files of a source are wanted."""
+
+    MODEL = "model"
+    """Weights, configuration and tokenizer in Hugging Face's layout."""
+    TOKENIZER = "tokenizer"
+    ALL = "all"
+
+
+_TOKENIZER = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+PATTERNS = {
+    Part.TOKENIZER: _TOKENIZER,
+    Part.MODEL: (*_TOKENIZER, "*.safetensors"),
+    Part.ALL: ("*",),
+}
+NOT_FETCHED = ("random", "gym", "bytes", "file", "pvc", "pypi")
+"""Made on the spot, in the image, or mounted."""
+
+_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """`hf://org/name@revision`; `hf://datasets/org/name@revision` is a data set."""
+
+    uri: str
+    kind: str
+    """`models` or `datasets`, as the hub's API says."""
+    name: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class S3Source:
+    """`s3://bucket/prefix`: every object below the prefix, or the one object of that name."""
+
+    uri: str
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class GitSource:
+    """`git+https://host/repository@ref`: a branch, a tag or a whole commit hash."""
+
+    uri: str
+    url: str
+    ref: str
+    """Empty: the default branch."""
+
+
+Source = HubSource | S3Source | GitSource
+
+
+def source_of(uri: str) -> Source | None:
+    """What `uri` names; None where nothing is to be fetched. FetchError: it is badly written."""
+    scheme, found, rest = uri.partition("://")
+    if found and scheme in NOT_FETCHED:
+        return None
+    match scheme:
+        case "hf":
+            return _hub(uri, rest)
+        case "s3":
+            return _s3(uri, rest)
+        case "git+https" | "git+http":
+            return _git(uri)
+    says = "unknown kind of source; hf://, s3:// and git+https:// can be fetched"
+    raise FetchError(uri, Reason.INVALID_URI, says)
+
+
+def folder_of(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path:
+    """Where the files of `uri` are, once they are fetched: `<cache>/<scheme>/<hash>`."""
+    named = hashlib.sha256(f"{uri}#{part}".encode()).hexdigest()[:24]
+    return (root or cache_dir()) / uri.partition("://")[0] / named
+
+
+def fetched(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path | None:
+    """The folder with all that is wanted of `uri`, if it has been fetched."""
+    wider = {
+        Part.TOKENIZER: (Part.TOKENIZER, Part.MODEL, Part.ALL),
+        Part.MODEL: (Part.MODEL, Part.ALL),
+    }
+    for one in wider.get(part, (part,)):
+        folder = folder_of(uri, one, root)
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def wanted(names: Iterable[str], part: Part) -> set[str]:
+    return {name for name in names if any(fnmatch(name, each) for each in PATTERNS[part])}
+
+
+def _hub(uri: str, rest: str) -> HubSource:
+    name, _, revision = rest.partition("@")
+    kind = "models"
+    if name.startswith("datasets/"):
+        kind, name = "datasets", name.removeprefix("datasets/")
+    if not _NAME.fullmatch(name):
+        says = "not a hub name; write hf://org/name@revision"
+        raise FetchError(uri, Reason.INVALID_URI, says)
+    return HubSource(uri, kind, name, revision or "main")
+
+
+def _s3(uri: str, rest: str) -> S3Source:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket) or not prefix:
+        raise FetchError(uri, Reason.INVALID_URI, "write s3://bucket/prefix")
+    return S3Source(uri, bucket, prefix)
+
+
+def _git(uri: str) -> GitSource:
+    url = uri.removeprefix("git+")
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    path, _, ref = path.partition("@")
+    if "@" in host:
+        says = "a password has no place in a URI; give it as GIT_USERNAME and GIT_PASSWORD"
+        raise FetchError(f"git+{scheme}://{host.rpartition('@')[2]}", Reason.INVALID_URI, says)
+    if not host or not path:
+        raise FetchError(uri, Reason.INVALID_URI, "write git+https://host/repository@ref")
+    return GitSource(uri, f"{scheme}://{host}/{path}", ref)
