@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from tests.contract.chart.helm import NAMESPACE, Helm, Manifest, Values, identities, one, pods
+from tests.contract.chart.helm import (
+    NAMESPACE,
+    REGISTRY,
+    Helm,
+    Manifest,
+    Values,
+    identities,
+    one,
+    pods,
+)
 from tests.contract.chart.readme import CHART
 
 DIGEST = "sha256:" + "0" * 64
@@ -79,6 +89,34 @@ def test_switched_off_it_needs_no_foreign_definition(helm: Helm, case: str) -> N
     groups = {m["apiVersion"].rpartition("/")[0] for m in helm.render(quiet)}
     known = ("", "apps", "networking.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io")
     assert groups <= {*known, "flexmarl.io"}
+
+
+def test_what_a_plain_install_makes(helm: Helm) -> None:
+    """Beside what `helm test` makes and removes."""
+    own = [each for each in identities(helm.render()) if not each[2].endswith("-test")]
+    assert own == [
+        ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl"),
+        ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl-edit"),
+        ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl-view"),
+        ("ClusterRoleBinding", "", f"{NAMESPACE}:demo-flexmarl"),
+        ("CustomResourceDefinition", "", "marljobs.flexmarl.io"),
+        ("Deployment", NAMESPACE, "demo-flexmarl"),
+        ("NetworkPolicy", NAMESPACE, "demo-flexmarl"),
+        ("NetworkPolicy", NAMESPACE, "demo-flexmarl-store"),
+        ("PersistentVolumeClaim", NAMESPACE, "demo-flexmarl-store"),
+        ("Secret", NAMESPACE, "demo-flexmarl-store"),
+        ("Service", NAMESPACE, "demo-flexmarl-store"),
+        ("ServiceAccount", NAMESPACE, "demo-flexmarl"),
+        ("StatefulSet", NAMESPACE, "demo-flexmarl-store"),
+    ]
+
+
+def test_an_older_kubernetes_is_refused(each_helm: Helm) -> None:
+    flags = [f"--set-json={path}={json.dumps(value)}" for path, value in REGISTRY.items()]
+    older = each_helm.run("template", "demo", str(CHART), *flags, "--kube-version=1.28.9")
+    assert older.returncode != 0
+    assert ">=1.29" in older.stderr
+    assert each_helm.render({}, "--kube-version=v1.29.3-eks-1")
 
 
 def test_both_helms_render_the_same() -> None:
