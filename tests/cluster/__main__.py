@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from . import e2e
 from .images import Builder
@@ -55,7 +57,8 @@ def main() -> int:
         case "push":
             builder = Builder(where)
             builder.build(arguments.names)
-            return node.push(arguments.names, builder, output=None)
+            with tempfile.TemporaryDirectory() as directory:
+                node.push(arguments.names, builder, Path(directory) / "images.yaml")
         case "e2e":
             return e2e.run(where, rest, full=arguments.full, gang=gang_scheduling())
     return 0

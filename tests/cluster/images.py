@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from . import prune
 from .layout import PAUSE_IMAGE, REPO, Layout
 
 BASE = "localhost/flexmarl-test/base:bookworm-1"
@@ -37,7 +38,9 @@ class Builder:
 
     def build(self, names: list[str]) -> None:
         self.base()
+        before = prune.image_ids(self.environment())
         self._run([sys.executable, "images/images.py", "build", *names, f"--base={BASE}"])
+        prune.buildah(before, prune.image_ids(self.environment()), self.environment())
 
     def base(self) -> None:
         known = subprocess.run(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import daemons, isolation, settings
+from . import daemons, isolation, prune, settings
 from .images import Builder
 from .layout import PAUSE_IMAGE, REGISTRY, REPO, Layout
 from .programs import MissingError, install
@@ -68,12 +68,14 @@ class Node:
         )
         return done.returncode
 
-    def push(self, names: list[str], builder: Builder, *, output: Path | None) -> int:
+    def push(self, names: list[str], builder: Builder, output: Path) -> None:
         """Our images from buildah's store into the node's registry; the kubelet pulls them."""
         script = [sys.executable, str(REPO / "images/images.py"), "push", *names]
         options = ["--engine=buildah", "--plain-http", f"--registry={REGISTRY}"]
-        more = [f"--output={output}"] if output else []
-        return self.run([*script, *options, *more], **builder.environment())
+        written = f"--output={output}"
+        if self.run([*script, *options, written], **builder.environment()) != 0:
+            raise MissingError("the images could not be pushed to the test node's registry")
+        prune.containerd(self._ctr, prune.pushed(output).values())
 
     def replace_process(self, command: list[str]) -> None:
         os.execvpe("nsenter", [*self._where.enter, *command], self.environment())
@@ -113,6 +115,7 @@ class Node:
         make_files(where)
         isolation.make_cgroups(where)
         isolation.enter_namespace(where)
+        prune.registry(where)
         self._daemon("registry", daemons.registry(where))
         self._daemon("containerd", daemons.containerd(where))
         self._daemon("etcd", daemons.etcd(where))
@@ -146,6 +149,9 @@ class Node:
         Builder(self._where).pause(archive)
         self._inside(["ctr", "images", "import", str(archive)], check=True)
         archive.unlink()
+
+    def _ctr(self, arguments: list[str]) -> str:
+        return self._inside(["ctr", *arguments], check=True).stdout
 
     def _containerd_answers(self) -> bool:
         return self._inside(["ctr", "version"]).returncode == 0
