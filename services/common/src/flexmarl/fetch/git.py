@@ -12,13 +12,15 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dulwich.client import HttpGitClient, HTTPUnauthorized
 from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 from dulwich.index import build_index_from_tree
-from dulwich.objects import Commit, Tag
+from dulwich.objects import Commit, ObjectID, Tag
+from dulwich.refs import Ref
 from dulwich.repo import Repo
-from urllib3 import PoolManager, Timeout
+from urllib3 import BaseHTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import HTTPError
 
 from flexmarl.fetch.download import MARKER, locked, patiently
@@ -48,7 +50,7 @@ def _clone(source: GitSource, partial: Path, settings: FetchSettings) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     password = settings.git_password.get_secret_value() if settings.git_password else None
-    pool = PoolManager(timeout=Timeout(connect=10, read=60), retries=False)
+    pool = _Pool(timeout=Timeout(connect=10, read=60), retries=False)
     client = HttpGitClient(
         source.url,
         pool_manager=pool,
@@ -56,9 +58,9 @@ def _clone(source: GitSource, partial: Path, settings: FetchSettings) -> None:
         password=password,
         quiet=True,
     )
-    chosen: list[bytes] = []
+    chosen: list[ObjectID] = []
 
-    def wants(refs: Mapping[bytes, bytes], depth: int | None = None) -> list[bytes]:
+    def wants(refs: Mapping[Ref, ObjectID], depth: int | None = None) -> list[ObjectID]:
         chosen[:] = [_commit_of(source, refs)]
         return chosen
 
@@ -96,15 +98,33 @@ def _clone(source: GitSource, partial: Path, settings: FetchSettings) -> None:
     (partial / MARKER).write_text(marker + "\n", encoding="utf-8")
 
 
-def _commit_of(source: GitSource, refs: Mapping[bytes, bytes]) -> bytes:
+class _Pool(PoolManager):
+    """Closes answers, too, that dulwich leaves open when it raises."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._answers: list[BaseHTTPResponse] = []
+
+    def urlopen(self, *arguments: Any, **options: Any) -> BaseHTTPResponse:
+        answer = super().urlopen(*arguments, **options)
+        self._answers.append(answer)
+        return answer
+
+    def clear(self) -> None:
+        for answer in self._answers:
+            answer.close()
+        super().clear()
+
+
+def _commit_of(source: GitSource, refs: Mapping[Ref, ObjectID]) -> ObjectID:
     """What `source.ref` means among what the server has; FetchError."""
     ref = source.ref.encode()
     names = (b"refs/heads/" + ref, b"refs/tags/" + ref) if ref else (b"HEAD",)
     for name in names:
         if name in refs:
-            return refs[name]
+            return refs[Ref(name)]
     if _COMMIT.fullmatch(source.ref):
-        return ref
+        return ObjectID(ref)
     heads = sorted(name.decode().removeprefix("refs/heads/") for name in refs if b"/heads/" in name)
     says = (
         f"there is no branch or tag {source.ref!r}; branches are {', '.join(heads[:8]) or 'none'}"

@@ -23,7 +23,8 @@ CHUNK = 1 << 16
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _URL = re.compile(r"(?<=://)[^\s/?)]+")
 _DENIED = re.compile(
-    r"40[13] |AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|/latest/(api/token|meta-data)"
+    r"40[13] |AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch"
+    r"|/latest/(api/token|meta-data)"  # no keys given, and no machine that has some
 )
 _NO_BUCKET = re.compile(r"NoSuchBucket")
 

@@ -29,6 +29,8 @@ PATTERNS = {
     Part.MODEL: (*_TOKENIZER, "*.safetensors"),
     Part.ALL: ("*",),
 }
+CLAIMS = Path("/claims")
+"""Where a pod has the volumes that `pvc://claim/path` names, each under its claim's name."""
 NOT_FETCHED = ("random", "gym", "bytes", "file", "pvc", "pypi")
 """Made on the spot, in the image, or mounted."""
 
@@ -102,6 +104,14 @@ def fetched(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path |
         if folder.is_dir():
             return folder
     return None
+
+
+def mounted(uri: str) -> Path:
+    """Where a pod finds what `pvc://claim/path` names; FetchError: badly written."""
+    claim, _, path = uri.removeprefix("pvc://").partition("/")
+    if not claim or ".." in Path(path).parts:
+        raise FetchError(uri, Reason.INVALID_URI, "write pvc://claim/path")
+    return CLAIMS / claim / path
 
 
 def wanted(names: Iterable[str], part: Part) -> set[str]:

