@@ -1,1 +1,41 @@
 """What a MARLJob is on a cluster: pure functions from a job to manifests."""
+
+from collections.abc import Mapping
+
+from flexmarl.controller import scale
+from flexmarl.controller.names import Manifest
+from flexmarl.controller.render import access, gang, workloads
+from flexmarl.controller.render.parts import Installation, Subject
+
+WORKLOADS = ("Deployment", "StatefulSet", "Job")
+
+
+def render(
+    subject: Subject, installation: Installation, wanted: Mapping[str, int]
+) -> list[Manifest]:
+    """Every object of a job that is to run, in the order in which they are applied.
+
+    `wanted`: engines that the orchestrator asks for, by policy.
+    """
+    spec = subject.job.spec
+    engines, slots = scale.engines(spec, wanted), scale.slots(spec)
+    started = scale.engines(spec, {})  # a gang is of those that start, not of those scaled to
+    pods = 2 + spec.roles.worker.replicas + sum(started.values()) + sum(slots.values())
+    return [
+        *kept(subject),
+        access.account(subject),
+        access.credentials(subject),
+        access.job_file(subject),
+        *access.network_policy(subject, installation),
+        *gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods),
+        *workloads.experience(subject, installation),
+        *workloads.engines(subject, installation, engines),
+        *workloads.trainers(subject, installation, slots),
+        *workloads.workers(subject, installation),
+        *workloads.orchestrator(subject, installation, slots),
+    ]
+
+
+def kept(subject: Subject) -> list[Manifest]:
+    """What stays while a job is suspended and after it has ended."""
+    return access.claim(subject)

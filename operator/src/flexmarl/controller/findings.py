@@ -1,0 +1,135 @@
+"""What stands in a job's way, from the state of its pods: reasons and sentences; pure.
+
+A reason is one word for machines; the sentence names the object and says what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from flexmarl.controller.names import ORCHESTRATOR
+from flexmarl.controller.observed import Finding, Observed, Pod
+from flexmarl.runtime.process import HOPELESS
+
+PULLING = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+UNCONFIGURED = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+RESTARTING = {"CrashLoopBackOff"}
+LONGEST = 400
+"""Of the words of others in a sentence."""
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
+
+
+def find(seen: Observed) -> list[Finding]:
+    """All of it, what matters most first; one finding per reason."""
+    found: dict[str, Finding] = {}
+    for finding in (*seen.findings, *_of_pods(seen), *_of_workloads(seen)):
+        found.setdefault(finding.reason, finding)
+    return sorted(found.values(), key=lambda finding: not finding.fatal)
+
+
+def _of_pods(seen: Observed) -> Iterator[Finding]:
+    stuck: dict[str, list[Pod]] = {}
+    for pod in seen.pods:
+        if pod.deleting:
+            continue
+        yield from _beyond_hope(pod, seen)
+        said = shortened(pod.waiting_message)
+        if pod.waiting in PULLING:
+            yield Finding(
+                "ImagePullFailed",
+                f"{pod.name} cannot pull its image: {said}; push the image, or give the "
+                "installation image.pullSecrets",
+            )
+        elif pod.waiting in UNCONFIGURED and "secret" in said:
+            yield Finding("SecretMissing", f"{pod.name} cannot start: {said}; create the Secret")
+        elif pod.waiting in UNCONFIGURED:
+            yield Finding("PodMisconfigured", f"{pod.name} cannot start: {said}")
+        elif pod.waiting in RESTARTING:
+            words = last_words(pod)
+            yield Finding(
+                "ContainerRestarting",
+                f"{pod.name} has ended {pod.restarts} times and waits to be restarted"
+                f"{': ' + words if words else ''}",
+            )
+        if pod.unschedulable:
+            stuck.setdefault(pod.unschedulable, []).append(pod)
+    for message, pods in stuck.items():
+        yield _unschedulable(message, pods, seen.pods)
+
+
+def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
+    if pod.role == ORCHESTRATOR or pod.ended is None:  # of the orchestrator its Job says so
+        return
+    words = last_words(pod)
+    if pod.ended.exit_code == HOPELESS:
+        yield Finding("ProcessFailed", f"{pod.name}: {words or 'it said nothing'}", fatal=True)
+    elif pod.most_restarts > (most := seen.limits.get(pod.role, 3)):
+        yield Finding(
+            "RestartsExceeded",
+            f"{pod.name} ended more often than the {most} restarts that restartPolicy.max allows; "
+            f"the last time with exit code {pod.ended.exit_code}{': ' + words if words else ''}",
+            fatal=True,
+        )
+
+
+def _unschedulable(message: str, pods: list[Pod], everyone: Iterable[Pod]) -> Finding:
+    said, names = shortened(message), ", ".join(sorted(pod.name for pod in pods)[:3])
+    more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
+    who = f"{names}{more}"
+    like = {(pod.role, pod.pool) for pod in pods}
+    placed = sum(bool(pod.node) for pod in everyone if (pod.role, pod.pool) in like)
+    lacking = sorted(set(_INSUFFICIENT.findall(message)))
+    if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
+        return Finding(
+            "ClaimPending",
+            f"{who}: {said}; name an existing claim or a StorageClass in spec.checkpoint.claim, or "
+            "give the cluster a default StorageClass",
+        )
+    if lacking:
+        return Finding(
+            "InsufficientCapacity",
+            f"{len(pods) + placed} pods wanted, {placed} placed: no node has enough "
+            f"{', '.join(lacking)} left for {who} ({said}); free or add nodes, or lower the pool's "
+            "min or the role's replicas",
+        )
+    if "affinity" in message or "selector" in message or "taint" in message:
+        return Finding(
+            "NoMatchingNode",
+            f"no node may run {who} ({said}); mend nodeSelector or tolerations of the pool, or "
+            "label the nodes",
+        )
+    return Finding("Unschedulable", f"{who}: {said}")
+
+
+def _of_workloads(seen: Observed) -> Iterator[Finding]:
+    for workload in seen.workloads:
+        if workload.trouble:
+            yield refused(f"{workload.kind} {workload.name}", workload.trouble)
+
+
+def refused(what: str, message: str) -> Finding:
+    """The API server did not take an object."""
+    said = shortened(message)
+    if "exceeded quota" in message:
+        return Finding(
+            "QuotaExceeded", f"{what}: {said}; raise the quota, or ask for fewer or smaller pods"
+        )
+    if "violates PodSecurity" in message:
+        return Finding(
+            "PodSecurity", f"{what}: {said}; mend roles.*.template, or the namespace's level"
+        )
+    return Finding("CreateFailed", f"{what}: {said}")
+
+
+def last_words(pod: Pod) -> str:
+    """The last line that a container of the pod said, shortened."""
+    if pod.ended is None:
+        return ""
+    lines = [line.strip() for line in pod.ended.message.splitlines() if line.strip()]
+    return shortened(lines[-1]) if lines else pod.ended.reason
+
+
+def shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

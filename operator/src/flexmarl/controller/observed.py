@@ -1,0 +1,206 @@
+"""What the controller knows of a job at one moment, out of the API server's objects; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from flexmarl.controller.names import POLICY_LABEL, POOL_LABEL, ROLE_LABEL, Manifest
+
+
+class JobState(StrEnum):
+    """Of the orchestrator's Job."""
+
+    ABSENT = "absent"
+    ACTIVE = "active"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a container ended last."""
+
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+    """The end of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str
+    uid: str
+    role: str
+    policy: str = ""
+    pool: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    ip: str = ""
+    node: str = ""
+    restarts: int = 0
+    """Of its containers, and 1 more once the pod itself has failed."""
+    most_restarts: int = 0
+    """Of one of its containers."""
+    waiting: str = ""
+    """Reason why a container does not start."""
+    waiting_message: str = ""
+    unschedulable: str = ""
+    ended: Ended | None = None
+    disrupted: bool = False
+    """Failed by no fault of its own: evicted, preempted, its node gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    kind: str
+    name: str
+    role: str
+    replicas: int = 0
+    made_by: str = ""
+    steps: str = ""
+    trouble: str = ""
+    """What keeps it from making pods, in the API server's words."""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the orchestrator says."""
+
+    phase: str = ""
+    step: int = 0
+    steps: int = 0
+    message: str = ""
+    saved: int = -1
+    """The step that it has saved because it was asked to stop; -1: not yet."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    reward: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that stands in the way, as a reason and a sentence that says what to do."""
+
+    reason: str
+    message: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    now: float
+    name: str
+    generation: int = 1
+    created: float = 0
+    suspend: bool = False
+    suspend_timeout: float = 300
+    deadline: float | None = None
+    problems: tuple[str, ...] = ()
+    """Why the spec cannot be used."""
+    orchestrator: JobState = JobState.ABSENT
+    orchestrator_reason: str = ""
+    pods: tuple[Pod, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    progress: Progress | None = None
+    findings: tuple[Finding, ...] = ()
+    """Of what could not be applied."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Role -> restarts that one container may have."""
+
+    @property
+    def complete_pods(self) -> bool:
+        """Every pod that is wanted is there and ready."""
+        if not self.workloads:
+            return False
+        wanted = sum(one.replicas for one in self.workloads if one.kind != "Job") + 1
+        ready = [pod for pod in self.pods if pod.ready and not pod.deleting]
+        return len(ready) >= wanted
+
+
+def seconds(text: str | None) -> float:
+    """A time of the API server as seconds since 1970; 0 when there is none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
+    """Of a Job, and the API server's reason when it failed."""
+    if manifest is None:
+        return JobState.ABSENT, ""
+    for condition in manifest.get("status", {}).get("conditions", ()):
+        if condition["status"] == "True" and condition["type"] == "Complete":
+            return JobState.COMPLETE, ""
+        if condition["status"] == "True" and condition["type"] in ("Failed", "FailureTarget"):
+            return JobState.FAILED, str(condition.get("reason", ""))
+    return JobState.ACTIVE, ""
+
+
+def pod(manifest: Mapping[str, Any]) -> Pod:
+    metadata, status = manifest["metadata"], manifest.get("status", {})
+    marks = metadata.get("labels", {})
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    scheduled = conditions.get("PodScheduled", {})
+    waiting: Manifest = next(
+        (state for one in containers if (state := one.get("state", {}).get("waiting"))), {}
+    )
+    counts = [int(one.get("restartCount", 0)) for one in containers]
+    failed = status.get("phase") == "Failed"
+    stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=marks.get(ROLE_LABEL, ""),
+        policy=marks.get(POLICY_LABEL, ""),
+        pool=marks.get(POOL_LABEL, ""),
+        phase=status.get("phase", "Pending"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        ip=status.get("podIP", ""),
+        node=manifest["spec"].get("nodeName", ""),
+        restarts=sum(counts) + failed,
+        most_restarts=max(counts, default=0),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "") if stuck else "",
+        ended=_ended(containers),
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+    )
+
+
+def workload(manifest: Mapping[str, Any], made_by: str, steps: str) -> Workload:
+    """`made_by` and `steps` are the names of annotations."""
+    metadata = manifest["metadata"]
+    notes = metadata.get("annotations", {})
+    failures = [
+        str(one.get("message", ""))
+        for one in manifest.get("status", {}).get("conditions", ())
+        if one["type"] == "ReplicaFailure" and one["status"] == "True"
+    ]
+    return Workload(
+        kind=manifest["kind"],
+        name=metadata["name"],
+        role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
+        replicas=int(manifest["spec"].get("replicas", 1)),
+        made_by=notes.get(made_by, ""),
+        steps=notes.get(steps, ""),
+        trouble=next(iter(failures), ""),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _ended(containers: Iterable[Manifest]) -> Ended | None:
+    """Of the container that failed, if one did."""
+    for one in containers:
+        for state in (one.get("state", {}), one.get("lastState", {})):
+            found = state.get("terminated")
+            if found and found.get("exitCode"):
+                return Ended(
+                    int(found["exitCode"]), found.get("reason", ""), found.get("message", "")
+                )
+    return None

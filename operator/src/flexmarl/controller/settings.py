@@ -1,0 +1,50 @@
+"""Where the controller runs and what it deploys: read once from the environment."""
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from flexmarl.controller.render.parts import Installation
+
+
+class ControllerSettings(BaseSettings):
+    """Environment variables `FLEXMARL_<FIELD>`; lists and maps as JSON."""
+
+    model_config = SettingsConfigDict(env_prefix="FLEXMARL_", frozen=True)
+
+    namespaces: list[str] = []
+    """Those whose jobs are served; none: all."""
+    namespace: str = ""
+    """Its own, for policies that admit it to the jobs' pods; empty: it runs outside."""
+    images: dict[str, str]
+    """slim, trainer and vllm -> what pods name."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    image_pull_secrets: list[str] = []
+    store_url: str = ""
+    """Of the store for all jobs, its user may make users; empty: each job brings its own."""
+    network_policies: bool = True
+    metrics_from: list[dict[str, Any]] = []
+    """NetworkPolicy peers that may read metrics."""
+    metrics_port: int = Field(0, ge=0, lt=65536)
+    health_port: int = Field(0, ge=0, lt=65536)
+    log_format: Literal["console", "json"] = "console"
+    log_level: str = "INFO"
+    resync_seconds: float = 120
+    progress_seconds: float = 2
+    workers: int = 8
+    """Jobs that are looked at at once."""
+
+    def installation(self) -> Installation:
+        what = [self.images, self.image_pull_policy, self.image_pull_secrets]
+        return Installation(
+            images=self.images,
+            pull_policy=self.image_pull_policy,
+            pull_secrets=tuple(self.image_pull_secrets),
+            network_policies=self.network_policies,
+            metrics_from=tuple(self.metrics_from),
+            namespace=self.namespace,
+            made_by=hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12],
+        )
