@@ -30,6 +30,9 @@ what is not wanted any more is deleted.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, create, patch, delete]
+- apiGroups: [scheduling.k8s.io, scheduling.x-k8s.io, scheduling.volcano.sh]
+  resources: [podgroups]
+  verbs: [get, list, create, patch, delete]
 {{- end -}}
 
 {{/* Of the cluster, not of a namespace. */}}
