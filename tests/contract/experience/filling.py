@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.experience.groups import request
+from tests.unit.experience.groups import sent
 
+from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
 
 
+async def leased(store: Store, policy: str, epoch: int, step: int, **how: Any) -> pb.LeaseResponse:
+    return pb.LeaseResponse.FromString(await store.lease(policy, epoch, step, **how))
+
+
 async def indexes(store: Store, policy: str, epoch: int, step: int, cursor: str = "") -> list[int]:
-    lease = await store.lease(policy, epoch, step, cursor=cursor)
+    lease = await leased(store, policy, epoch, step, cursor=cursor)
     return [group.id.index for group in lease.groups]
 
 
 async def fill(store: Store, step: int, count: int, **sizes: Any) -> int:
     incarnation = await store.take_incarnation()
     for index in range(count):
-        assert await store.append(request(GroupId(incarnation, step, index), **sizes))
+        assert await store.append(sent(GroupId(incarnation, step, index), **sizes))
     return incarnation

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError
 from tests.contract.experience.conftest import Server, running
-from tests.unit.experience.groups import POLICIES, request
+from tests.contract.experience.filling import leased
+from tests.unit.experience.groups import POLICIES, sent
 
 from flexmarl.experience.acl import COMMANDS, acl_rules
 from flexmarl.experience.connection import connect
@@ -63,10 +64,10 @@ async def every_call(store: Store) -> None:
     await store.take_incarnation(roll_back_to=0)
     group = GroupId(await store.take_incarnation(), 0, 0)
     epoch = await store.take_epoch("solver")
-    waiting = asyncio.ensure_future(store.lease("solver", epoch, 0, wait=60))
+    waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
     await asyncio.sleep(0.1)
-    assert await store.append(request(group))
-    assert not await store.append(request(group))
+    assert await store.append(sent(group))
+    assert not await store.append(sent(group))
     assert len((await waiting).groups) == 1
     assert (await store.stored(0)).indexes == [0]
     await store.put_state(group.incarnation, {"step": "0"})

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import POLICIES, request
+from tests.unit.experience.groups import POLICIES, request, sent
 
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
@@ -26,33 +26,32 @@ def dead_letters(reason: str) -> float:
     return REGISTRY.get_sample_value(name, {"reason": reason}) or 0.0
 
 
-@pytest.mark.parametrize("damage", ["undecodable", "lost"])
+@pytest.mark.parametrize("damage", ["undecodable", "lost", "lost data"])
 async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
     server: Server, store: Store, uid: str, damage: str
 ) -> None:
     incarnation = await fill(store, 0, 3)
-    keys, before = Keys(uid), dead_letters(damage)
+    keys, reason = Keys(uid), damage.partition(" ")[0]
+    before = dead_letters(reason)
     with server.client() as client:
-        entries = client.xrange(keys.stream("solver"))
-        client.xdel(keys.stream("solver"), entries[1][0])
-        if damage == "undecodable":
-            old = client.zrange(keys.entries("solver", 0), 1, 1)[0]
-            new = client.xadd(
-                keys.stream("solver"), {**entries[1][1], b"data:token_ids:0": b"\xff garbage"}
-            )
-            left, right = (part.rjust(20, b"0") for part in new.split(b"-"))
-            client.zrem(keys.entries("solver", 0), old)
-            client.zadd(keys.entries("solver", 0), {left + b"-" + right + b":10:1": 0})
+        stream_id = client.xrange(keys.stream("solver"))[1][0].decode()
+        if damage == "lost":
+            client.xdel(keys.stream("solver"), stream_id)
+        elif damage == "lost data":
+            client.delete(keys.data("solver", stream_id))
+        else:
+            client.setrange(keys.data("solver", stream_id), 7, b"\xff garbage")
     epoch = await store.take_epoch("solver")
     assert await indexes(store, "solver", epoch, 0) == [0, 2]
-    assert dead_letters(damage) == before + 1
+    assert dead_letters(reason) == before + 1
     assert (await store.stored(0)).indexes == [0, 2]
     with server.client() as client:
         [(_, letter)] = client.xrange(keys.dead("solver"))
         assert (letter[b"dead:step"], letter[b"dead:index"]) == (b"0", b"1")
+        assert not client.exists(keys.data("solver", stream_id))
 
-    assert await store.append(request(GroupId(incarnation, 0, 1)))
-    assert not await store.append(request(GroupId(incarnation, 0, 1)))
+    assert await store.append(sent(GroupId(incarnation, 0, 1)))
+    assert not await store.append(sent(GroupId(incarnation, 0, 1)))
     assert (await store.stored(0)).indexes == [0, 1, 2]
     assert sorted(await indexes(store, "solver", epoch, 0)) == [0, 1, 2]
     verifier = await store.take_epoch("verifier")
@@ -69,7 +68,7 @@ async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
         epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
         before = own_server.log.stat().st_size
         for index in range(count):
-            await store.append(request(GroupId(incarnation, 0, index)))
+            await store.append(sent(GroupId(incarnation, 0, index)))
         await asyncio.to_thread(own_server.stop, signal.SIGKILL)
         whole = own_server.log.read_bytes()
         survivors = set()
@@ -80,7 +79,7 @@ async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
             assert stored == list(range(len(stored)))
             survivors.add(len(stored))
             for index in range(count):
-                fresh = await store.append(request(GroupId(incarnation, 0, index)))
+                fresh = await store.append(sent(GroupId(incarnation, 0, index)))
                 assert fresh is (index not in stored)
             for policy, epoch in epochs.items():
                 assert await indexes(store, policy, epoch, 0) == list(range(count))
@@ -103,7 +102,7 @@ async def test_bad_samples_are_refused_counted_once_and_named(
         samples.logprobs = samples.logprobs[:-4] + struct.pack("<f", float("nan"))
     before = refused()
     with pytest.raises(InvalidRequestError, match=f"1/0/0.*{words}"):
-        await store.append(bad)
+        await store.append(bad.SerializeToString())
     assert refused() == before + 1
     assert (await store.stored(0)).indexes == []
 

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import request
+from tests.contract.experience.filling import fill, indexes, leased
+from tests.unit.experience.groups import sent
 
-from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
@@ -23,7 +22,7 @@ async def test_a_zombie_worker_is_fenced_by_incarnation(store: Store) -> None:
     older = await store.take_incarnation()
     newer = await store.take_incarnation()
     with pytest.raises(FencedError, match=f"incarnation {older} is over, {newer}"):
-        await store.append(request(GroupId(older, 0, 0)))
+        await store.append(sent(GroupId(older, 0, 0)))
     with pytest.raises(FencedError):
         await store.close_step(older, 0)
     with pytest.raises(FencedError):
@@ -37,7 +36,7 @@ async def test_a_zombie_trainer_is_fenced_by_epoch(store: Store) -> None:
     older = await store.take_epoch("solver")
     newer = await store.take_epoch("solver")
     with pytest.raises(FencedError, match=f"epoch {older} is over, {newer}"):
-        await store.lease("solver", older, 0)
+        await leased(store, "solver", older, 0)
     with pytest.raises(FencedError):
         await store.commit("solver", older, 0)
     assert await indexes(store, "solver", newer, 0) == [0, 1]
@@ -45,7 +44,7 @@ async def test_a_zombie_trainer_is_fenced_by_epoch(store: Store) -> None:
 
 async def test_a_zombie_that_waits_is_told_when_it_is_replaced(store: Store) -> None:
     older = await store.take_epoch("solver")
-    waiting = asyncio.ensure_future(store.lease("solver", older, 0, wait=60))
+    waiting = asyncio.ensure_future(leased(store, "solver", older, 0, wait=60))
     await asyncio.sleep(0.1)
     await store.take_epoch("solver")
     with pytest.raises(FencedError):
@@ -64,12 +63,12 @@ async def test_a_server_that_lost_its_counters_learns_them_from_the_living(
     epoch = [await store.take_epoch("solver") for _ in range(3)][-1]
     with server.client() as client:
         client.delete(*client.keys(f"{Keys(uid).prefix}*"))
-    assert await store.append(request(GroupId(incarnation, 0, 0)))
+    assert await store.append(sent(GroupId(incarnation, 0, 0)))
     assert await indexes(store, "solver", epoch, 0) == [0]
     with pytest.raises(FencedError):
-        await store.append(request(GroupId(incarnation - 1, 0, 1)))
+        await store.append(sent(GroupId(incarnation - 1, 0, 1)))
     with pytest.raises(FencedError):
-        await store.lease("solver", epoch - 1, 0)
+        await leased(store, "solver", epoch - 1, 0)
 
 
 async def test_an_unknown_policy_is_refused(store: Store) -> None:
@@ -79,8 +78,8 @@ async def test_an_unknown_policy_is_refused(store: Store) -> None:
 
 async def test_calls_without_a_fence_are_refused(store: Store) -> None:
     with pytest.raises(InvalidRequestError, match="epoch is 0"):
-        await store.lease("solver", 0, 0)
+        await leased(store, "solver", 0, 0)
     with pytest.raises(InvalidRequestError, match="incarnation is 0"):
         await store.put_state(0, {})
     with pytest.raises(InvalidRequestError, match="incarnation is 0"):
-        await store.append(pb.AppendGroupRequest())
+        await store.append(b"")

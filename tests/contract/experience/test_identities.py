@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import POLICIES, request
+from tests.contract.experience.filling import fill, indexes, leased
+from tests.unit.experience.groups import POLICIES, request, sent
 
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
@@ -23,7 +23,7 @@ async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> N
     incarnation = await fill(store, 0, 3)
     for number, policy in enumerate(POLICIES):
         epoch = await store.take_epoch(policy)
-        lease = await store.lease(policy, epoch, 0)
+        lease = await leased(store, policy, epoch, 0)
         assert [group.id.index for group in lease.groups] == [0, 1, 2]
         for group in lease.groups:
             sent = request(GroupId(incarnation, 0, group.id.index))
@@ -33,14 +33,14 @@ async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> N
 
 async def test_an_append_is_idempotent(store: Store) -> None:
     incarnation = await fill(store, 0, 1)
-    assert not await store.append(request(GroupId(incarnation, 0, 0)))
+    assert not await store.append(sent(GroupId(incarnation, 0, 0)))
     assert await indexes(store, "solver", await store.take_epoch("solver"), 0) == [0]
 
 
 async def test_what_an_older_incarnation_stored_is_not_stored_again(store: Store) -> None:
     await fill(store, 0, 2)
     newer = await store.take_incarnation()
-    assert not await store.append(request(GroupId(newer, 0, 1)))
+    assert not await store.append(sent(GroupId(newer, 0, 1)))
     assert (await store.stored(0)).indexes == [0, 1]
 
 
@@ -50,16 +50,16 @@ async def test_a_refused_group_leaves_nothing_for_any_policy(store: Store) -> No
     broken = request(GroupId(incarnation, 0, 0))
     broken.policies[1].sequences[1].reward = float("nan")
     with pytest.raises(InvalidRequestError, match="1/0/0/1/verifier/0"):
-        await store.append(broken)
+        await store.append(broken.SerializeToString())
     for policy in POLICIES:
         assert await indexes(store, policy, await store.take_epoch(policy), 0) == []
     assert (await store.stored(0)).indexes == []
-    assert await store.append(request(GroupId(incarnation, 0, 0)))
+    assert await store.append(sent(GroupId(incarnation, 0, 0)))
 
 
 async def test_a_policy_that_took_no_turn_gets_an_empty_marker(store: Store) -> None:
     await fill(store, 0, 2, silent=frozenset({"verifier"}))
-    lease = await store.lease("verifier", await store.take_epoch("verifier"), 0)
+    lease = await leased(store, "verifier", await store.take_epoch("verifier"), 0)
     assert [group.id.index for group in lease.groups] == [0, 1]
     assert all(not group.samples.sequences for group in lease.groups)
     assert {group.samples.policy for group in lease.groups} == {"verifier"}
@@ -70,7 +70,7 @@ async def test_a_stale_version_is_refused(store: Store) -> None:
     stale = request(GroupId(incarnation, 4, 0))
     stale.policies[0].version = 3
     with pytest.raises(StalePolicyError, match="version 3 of 'solver'"):
-        await store.append(stale)
+        await store.append(stale.SerializeToString())
 
 
 async def test_commit_is_idempotent_and_leaves_other_policies_alone(store: Store) -> None:
@@ -87,7 +87,7 @@ async def test_a_committed_group_is_not_stored_again(store: Store) -> None:
     for policy in POLICIES:
         await store.commit(policy, await store.take_epoch(policy), 0)
     assert (await store.stored(0)).indexes == [0, 1]
-    assert not await store.append(request(GroupId(incarnation, 0, 1)))
+    assert not await store.append(sent(GroupId(incarnation, 0, 1)))
 
 
 async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
@@ -97,9 +97,9 @@ async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
     for step in (0, 1):
         stored = await store.stored(step)
         assert (stored.indexes, stored.closed) == ([], True)
-        assert not await store.append(request(GroupId(incarnation, step, 0)))
+        assert not await store.append(sent(GroupId(incarnation, step, 0)))
     assert not (await store.stored(2)).closed
-    assert await store.append(request(GroupId(incarnation, 2, 0)))
+    assert await store.append(sent(GroupId(incarnation, 2, 0)))
 
 
 async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, uid: str) -> None:
@@ -118,7 +118,7 @@ async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, 
 async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> None:
     first = await store.take_incarnation()
     for step in range(4):
-        await store.append(request(GroupId(first, step, 0)))
+        await store.append(sent(GroupId(first, step, 0)))
     await store.close_step(first, 2)
     second = await store.take_incarnation(roll_back_to=1)
     assert second == first + 1
@@ -126,13 +126,13 @@ async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> No
     for step in (1, 2, 3):
         stored = await store.stored(step)
         assert (stored.indexes, stored.closed) == ([], False)
-        assert await store.append(request(GroupId(second, step, 0)))
+        assert await store.append(sent(GroupId(second, step, 0)))
     epoch = await store.take_epoch("solver")
     for step in (1, 2, 3):
-        lease = await store.lease("solver", epoch, step)
+        lease = await leased(store, "solver", epoch, step)
         assert [group.id.incarnation for group in lease.groups] == [second]
     with pytest.raises(FencedError):
-        await store.append(request(GroupId(first, 1, 5)))
+        await store.append(sent(GroupId(first, 1, 5)))
     await store.take_incarnation(roll_back_to=0)
     assert not (await store.stored(0)).closed
 
@@ -152,7 +152,7 @@ async def test_concurrent_producers_with_duplicates_store_each_identity_once(
 
     async def produce(worker: int) -> int:
         order = [(worker * 7 + offset) % 20 for offset in range(20)]
-        return sum([await store.append(request(GroupId(incarnation, 0, at))) for at in order])
+        return sum([await store.append(sent(GroupId(incarnation, 0, at))) for at in order])
 
     accepted = await asyncio.gather(*(produce(worker) for worker in range(32)))
     assert sum(accepted) == 20

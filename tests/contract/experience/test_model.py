@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.contract.experience.conftest import Server
-from tests.unit.experience.groups import POLICIES, request
+from tests.contract.experience.filling import leased
+from tests.unit.experience.groups import POLICIES, sent
 
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
@@ -56,7 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, step: int, index: int, age: int) -> None:
         if not (incarnation := self.incarnation - age):
             return
-        call = self.store.append(request(GroupId(incarnation, step, index), episodes=1))
+        call = self.store.append(sent(GroupId(incarnation, step, index), episodes=1))
         if age:
             with pytest.raises(FencedError):
                 self.run(call)
@@ -75,12 +76,12 @@ class StoreMachine(RuleBasedStateMachine):
             return
         if age:
             with pytest.raises(FencedError):
-                self.run(self.store.lease(policy, epoch, step))
+                self.run(leased(self.store, policy, epoch, step))
             return
         found, cursor = list[int](), ""
         while True:
             lease = self.run(
-                self.store.lease(policy, epoch, step, cursor=cursor, max_groups=at_once)
+                leased(self.store, policy, epoch, step, cursor=cursor, max_groups=at_once)
             )
             if not lease.groups:
                 break

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.contract.experience.conftest import TOKEN, Server
-from tests.unit.experience.groups import POLICIES, request, samples_of
+from tests.unit.experience.groups import POLICIES, message, request, samples_of
 
 from flexmarl.experience.client import ExperienceClient
-from flexmarl.experience.samples import GroupId, to_wire
+from flexmarl.experience.samples import GroupId
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
 from flexmarl.runtime.errors import (
@@ -39,7 +39,7 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
         rest = await client.lease(policy, epoch, 0, lease.cursor)
         assert [each.task_id for each in (*lease.groups, *rest.groups)] == ["task-1", "task-0"]
         for leased in (*lease.groups, *rest.groups):
-            assert to_wire(leased.samples) == request(leased.id).policies[number]
+            assert message(leased.samples) == request(leased.id).policies[number]
         assert (await client.lease(policy, epoch, 0, rest.cursor, wait=0.01)).groups == ()
         assert await client.commit(policy, epoch, 0) == 2
     await client.put_state(incarnation, {"step": "1"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
@@ -64,11 +66,20 @@ def samples_of(
     ]
 
 
+def message(samples: PolicySamples) -> pb.PolicySamples:
+    return pb.PolicySamples.FromString(to_wire(samples))
+
+
 def request(
     group: GroupId, episodes: int = 2, tokens: int = 4, silent: frozenset[str] = frozenset()
 ) -> pb.AppendGroupRequest:
     return pb.AppendGroupRequest(
         id=group_id_to_wire(group),
         task_id=f"task-{group.index}",
-        policies=[to_wire(samples) for samples in samples_of(group, episodes, tokens, silent)],
+        policies=[message(samples) for samples in samples_of(group, episodes, tokens, silent)],
     )
+
+
+def sent(group: GroupId, **sizes: Any) -> bytes:
+    """The request as it comes over the wire."""
+    return request(group, **sizes).SerializeToString()

@@ -18,6 +18,8 @@ def test_the_server_logs_what_it_holds_and_refuses_when_full() -> None:
         ("appendfsync", "no"),
         ("maxmemory", "64mb"),
         ("maxmemory-policy", "noeviction"),
+        ("auto-aof-rewrite-min-size", "64mb"),
+        ("rdbcompression", "no"),
     } <= set(config)
 
 

@@ -1,97 +1,90 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.experience.groups import request
+from tests.unit.experience.groups import POLICIES, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.entries import (
-    CHUNK_BYTES,
+    KEPT_BYTES,
+    Entry,
     Name,
     UndecodableError,
-    decode,
+    check,
     encode,
     remains,
 )
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
+from flexmarl.experience.wire import read_group
 from flexmarl.runtime.errors import InvalidJobError
 
 GROUP = GroupId(1, 2, 3)
-Fields = dict[bytes, bytes]
 
 
-def entry(tokens: int = 4, episodes: int = 2, silent: frozenset[str] = frozenset()) -> Fields:
-    message = request(GROUP, tokens=tokens, episodes=episodes, silent=silent)
-    samples = message.policies[0]
-    arrays = samples.token_ids, samples.loss_mask, samples.logprobs
-    _, fields = encode(message.id, "a task, with spaces", samples, arrays)
-    values = [bytes(value) for value in fields]
-    return dict(zip(values[::2], values[1::2], strict=True))
+def entry(message: pb.AppendGroupRequest, policy: int = 0) -> Entry:
+    group = read_group(message.SerializeToString())
+    return encode(group, group.policies[policy])
 
 
-def read(fields: Fields) -> pb.LeasedGroup:
-    group = pb.LeasedGroup()
-    decode(fields, into=group)
-    return group
+@pytest.mark.parametrize("silent", [frozenset[str](), frozenset(POLICIES)])
+def test_an_entry_holds_what_one_policy_learns_and_nothing_of_others(
+    silent: frozenset[str],
+) -> None:
+    message = request(GROUP, silent=silent)
+    for number, samples in enumerate(message.policies):
+        one = entry(message, number)
+        assert pb.LeasedGroup.FromString(bytes(one.data)) == pb.LeasedGroup(
+            id=message.id, task_id=message.task_id, samples=samples
+        )
+        check({b"meta": one.meta, b"status": one.status}, bytes(one.data), 2, 3)
 
 
-def test_an_entry_reads_back() -> None:
-    group = read(entry())
-    assert group.id == request(GROUP).id
-    assert group.task_id == "a task, with spaces"
-    assert group.samples == request(GROUP).policies[0]
+def test_the_group_of_a_single_policy_is_stored_as_it_came() -> None:
+    message = request(GROUP)
+    del message.policies[1]
+    raw = message.SerializeToString()
+    group = read_group(raw)
+    assert encode(group, group.policies[0]).data is raw
 
 
-def test_large_arrays_are_cut_into_chunks() -> None:
-    fields = entry(tokens=200_000)
-    chunks = {name: len(value) for name, value in fields.items() if name.startswith(b"data:")}
-    assert chunks == {
-        b"data:token_ids:0": CHUNK_BYTES,
-        b"data:token_ids:1": 1_600_000 - CHUNK_BYTES,
-        b"data:loss_mask:0": 400_000,
-        b"data:logprobs:0": CHUNK_BYTES,
-        b"data:logprobs:1": 1_600_000 - CHUNK_BYTES,
-    }
-    assert read(fields).samples == request(GROUP, tokens=200_000).policies[0]
-
-
-def test_an_empty_marker_reads_back() -> None:
-    assert not read(entry(silent=frozenset({"solver"}))).samples.sequences
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        (b"meta", b"1 2 4 2 t", "checksum"),
-        (b"meta:samples", b"", "checksum"),
-        (b"data:token_ids:0", b"rubbish", "checksum"),
-        (b"status", b"1 2 1 0", "it has no field data:loss_mask:1"),
-        (b"status", b"x", "zip"),
-        (b"status", b"1 x 1 0", "invalid literal"),
-        (b"meta", None, "no field meta"),
-    ],
-)
-def test_what_was_changed_is_noticed(name: bytes, value: bytes | None, words: str) -> None:
-    fields = entry()
-    if value is None:
-        del fields[name]
-    else:
-        fields[name] = value
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("meta", b"1 2 4 2 t", "checksum"),
+    ("data", b"rubbish", "it has 7 bytes, not"),
+    ("status", b"7 0", "bytes, not 7"),
+    ("status", b"\xff", "bytes, not"),
+    ("meta", None, "no field meta"),
+    ("status", None, "no field status"),
+])  # fmt: skip
+def test_what_was_changed_is_noticed(name: str, value: bytes | None, words: str) -> None:
+    one = entry(request(GROUP))
+    given = {"meta": one.meta, "status": one.status, "data": bytes(one.data), name: value}
+    fields = {key.encode(): value for key, value in given.items() if value is not None}
+    data = fields.pop(b"data")
     with pytest.raises(UndecodableError, match=words):
-        read(fields)
+        check(fields, data, 2, 3)
 
 
-def test_what_moved_from_one_field_to_the_next_is_noticed() -> None:
-    fields = entry()
-    ids, mask = fields[b"data:token_ids:0"], fields[b"data:loss_mask:0"]
-    fields |= {b"data:token_ids:0": ids + mask[:1], b"data:loss_mask:0": mask[1:]}
+@pytest.mark.parametrize("place", [0, 20, -1])
+def test_a_single_bit_is_noticed(place: int) -> None:
+    one = entry(request(GROUP))
+    data = bytearray(one.data)
+    data[place] ^= 1
     with pytest.raises(UndecodableError, match="checksum"):
-        read(fields)
+        check({b"meta": one.meta, b"status": one.status}, bytes(data), 2, 3)
+
+
+@pytest.mark.parametrize(("step", "index"), [(2, 4), (1, 3)])
+def test_another_group_than_the_one_asked_for_is_noticed(step: int, index: int) -> None:
+    one = entry(request(GROUP))
+    with pytest.raises(UndecodableError, match="it is step 2, index 3"):
+        check({b"meta": one.meta, b"status": one.status}, bytes(one.data), step, index)
 
 
 def test_remains_are_cut() -> None:
-    kept = remains(entry(tokens=200_000))
-    assert sum(map(len, kept)) < CHUNK_BYTES
+    one = entry(request(GROUP, tokens=200_000))
+    kept = remains({b"meta": one.meta}, bytes(one.data))
+    assert kept[:3] == [b"meta", one.meta, b"data"]
+    assert len(kept[3]) == KEPT_BYTES
 
 
 def test_names_sort_as_the_stream_does() -> None:
@@ -104,6 +97,7 @@ def test_every_key_of_a_job_has_its_hash_tag() -> None:
     for key in (
         keys.incarnation, keys.state, keys.closed, keys.steps, keys.arrivals, keys.epoch("p"),
         keys.stream("p"), keys.dead("p"), keys.entries("p", 1), keys.stored(1),
+        keys.data("p", "1-1"), keys.staged("p", "a"),
     ):  # fmt: skip
         assert key.startswith("{default/job/abc}:")
 
@@ -112,3 +106,7 @@ def test_every_key_of_a_job_has_its_hash_tag() -> None:
 def test_a_uid_that_would_move_the_hash_tag_is_refused(uid: str) -> None:
     with pytest.raises(InvalidJobError):
         Keys(uid)
+
+
+def test_what_was_sent_is_a_group_to_the_protobuf_library_too() -> None:
+    assert pb.AppendGroupRequest.FromString(sent(GROUP)) == request(GROUP)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.experience.groups import POLICIES, request, samples_of, sequence
+from tests.unit.experience.groups import message as message_of
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.checks import MAX_TOKEN_ID, check_group
@@ -24,6 +25,7 @@ from flexmarl.experience.samples import (
     leased_from_wire,
     to_wire,
 )
+from flexmarl.experience.wire import read_group
 from flexmarl.runtime.errors import InvalidRequestError, StalePolicyError
 
 GROUP = GroupId(3, 7, 11)
@@ -71,9 +73,10 @@ def sequences(draw: st.DrawFn) -> Sequence:
 @given(st.lists(sequences(), max_size=3, unique_by=lambda each: each.id))
 def test_what_goes_over_the_wire_comes_back_the_same(given: list[Sequence]) -> None:
     sent = PolicySamples("solver", 4, tuple(given))
-    message = pb.PolicySamples.FromString(to_wire(sent).SerializeToString())
-    received = from_wire(message)
-    assert to_wire(received) == message
+    raw = to_wire(sent)
+    assert pb.PolicySamples.FromString(raw).SerializeToString(deterministic=True) == raw
+    received = from_wire(raw)
+    assert to_wire(received) == raw
     assert (received.policy, received.version) == ("solver", 4)
     for one, other in zip(sent.sequences, received.sequences, strict=True):
         assert (one.id, one.agent, one.episode) == (other.id, other.agent, other.episode)
@@ -85,7 +88,7 @@ def test_what_goes_over_the_wire_comes_back_the_same(given: list[Sequence]) -> N
 
 
 def test_arrays_are_little_endian_bytes() -> None:
-    message = to_wire(samples_of(GROUP)[0])
+    message = message_of(samples_of(GROUP)[0])
     values = struct.unpack("<8i", message.token_ids)
     assert values[:4] == tuple(sequence(GROUP, 0, "solver").token_ids.tolist())
     assert values[4:] == tuple(sequence(GROUP, 1, "solver").token_ids.tolist())
@@ -176,10 +179,10 @@ WRONG: dict[str, tuple[Callable[[pb.PolicySamples], None], str]] = {
 @pytest.mark.parametrize("why", WRONG)
 def test_a_broken_sequence_is_named(why: str) -> None:
     change, words = WRONG[why]
-    message = to_wire(samples_of(GROUP)[0])
+    message = message_of(samples_of(GROUP)[0])
     change(message)
     with pytest.raises(InvalidRequestError) as caught:
-        from_wire(message)
+        from_wire(message.SerializeToString())
     assert message.sequences[1].id in str(caught.value)
     assert words in str(caught.value)
 
@@ -195,18 +198,18 @@ def test_a_broken_sequence_is_named(why: str) -> None:
 def test_arrays_of_another_length_are_refused(
     change: Callable[[pb.PolicySamples], None], words: str
 ) -> None:
-    message = to_wire(samples_of(GROUP)[0])
+    message = message_of(samples_of(GROUP)[0])
     change(message)
     with pytest.raises(InvalidRequestError, match="samples of 'solver'") as caught:
-        from_wire(message)
+        from_wire(message.SerializeToString())
     assert words in str(caught.value)
 
 
 def test_one_id_twice_is_refused() -> None:
-    message = to_wire(samples_of(GROUP)[0])
+    message = message_of(samples_of(GROUP)[0])
     message.sequences[1].id = message.sequences[0].id
     with pytest.raises(InvalidRequestError, match=r"3/7/11/0/solver/0: appears twice"):
-        from_wire(message)
+        from_wire(message.SerializeToString())
 
 
 @pytest.mark.parametrize(("arrays", "words"), [
@@ -217,7 +220,7 @@ def test_one_id_twice_is_refused() -> None:
 def test_arrays_of_another_kind_are_refused(arrays: dict[str, Any], words: str) -> None:
     wrong = replace(sequence(GROUP, 0, "solver"), **arrays)
     with pytest.raises(InvalidRequestError, match=rf"3/7/11/0/solver/0: .*{words}"):
-        to_wire(PolicySamples("solver", 7, (wrong,)), check=False)
+        to_wire(PolicySamples("solver", 7, (wrong,)))
 
 
 def test_arrays_with_gaps_between_their_values_are_sent_without_them() -> None:
@@ -231,15 +234,16 @@ def test_arrays_with_gaps_between_their_values_are_sent_without_them() -> None:
 def test_what_was_leased_is_a_group() -> None:
     samples = samples_of(GROUP)[1]
     message = pb.LeasedGroup(
-        id=pb.GroupId(incarnation=3, step=7, index=11), task_id="t", samples=to_wire(samples)
+        id=pb.GroupId(incarnation=3, step=7, index=11), task_id="t", samples=message_of(samples)
     )
-    leased = leased_from_wire(message)
+    leased = leased_from_wire(read_group(message.SerializeToString()))
     assert (leased.id, leased.task_id) == (GROUP, "t")
-    assert to_wire(leased.samples) == message.samples
+    assert message_of(leased.samples) == message.samples
 
 
 def check(message: pb.AppendGroupRequest, max_staleness: int = 0) -> None:
-    check_group(message, frozenset(POLICIES), max_staleness)
+    group = read_group(message.SerializeToString())
+    check_group(group, frozenset(POLICIES), max_staleness)
 
 
 def test_a_group_carries_every_policy_once() -> None:

@@ -61,4 +61,6 @@ def test_the_server_never_evicts_and_logs_what_it_holds() -> None:
         ("appendfsync", "everysec"),
         ("maxmemory", "64mb"),
         ("maxmemory-policy", "noeviction"),
+        ("auto-aof-rewrite-min-size", "64mb"),
+        ("rdbcompression", "no"),
     } <= set(server_config(settings, 7000))

@@ -8,8 +8,9 @@ from flexmarl.experience.keys import Keys
 
 SCRIPTED = {
     "del": "KEY", "exists": "KEY", "get": "KEY", "hget": "KEY x", "hgetall": "KEY", "hlen": "KEY",
-    "hset": "KEY x x", "incr": "KEY", "publish": "CHANNEL x", "sadd": "KEY x", "set": "KEY x",
-    "sismember": "KEY x", "smembers": "KEY", "srem": "KEY x", "xadd": "KEY * x x",
+    "hset": "KEY x x", "incr": "KEY", "mget": "KEY", "persist": "KEY", "publish": "CHANNEL x",
+    "rename": "KEY KEY", "sadd": "KEY x", "set": "KEY x", "sismember": "KEY x", "smembers": "KEY",
+    "srem": "KEY x", "unlink": "KEY", "xadd": "KEY * x x",
     "xdel": "KEY 1-1", "xlen": "KEY", "xrange": "KEY - +", "zadd": "KEY 0 x", "zrange": "KEY 0 1",
     "zrangebylex": "KEY - +", "zrem": "KEY x",
 }  # fmt: skip

@@ -7,11 +7,11 @@ second, and a loop over tokens or a numpy call per sequence would be most of its
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import numpy as np
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.wire import WireGroup, WireSamples
 from flexmarl.runtime.errors import InvalidRequestError, StalePolicyError
 
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
@@ -29,15 +29,11 @@ def group_name(group: pb.GroupId) -> str:
     return f"{group.incarnation}/{group.step}/{group.index}"
 
 
-Arrays: TypeAlias = tuple[bytes, bytes, bytes]
-"""Token ids, mask and log-probs of samples. Read out of a message once: each time copies them."""
-
-
-def check_samples(samples: pb.PolicySamples, of: str = "") -> Arrays:
-    """The arrays; InvalidRequestError, naming the sequence where it is one's fault, unless every
-    rule holds. `of` says in messages what the samples belong to.
+def check_samples(wire: WireSamples, of: str = "") -> None:
+    """InvalidRequestError, naming the sequence where it is one's fault, unless every rule holds.
+    `of` says in messages what the samples belong to.
     """
-    arrays = ids, mask, logprobs = samples.token_ids, samples.loss_mask, samples.logprobs
+    (ids, mask, logprobs), samples = wire.arrays, wire.head
     sequences = samples.sequences
     total = sum(sequence.tokens for sequence in sequences)
     if not len(mask) == total == len(ids) / 4 == len(logprobs) / 4:
@@ -47,7 +43,7 @@ def check_samples(samples: pb.PolicySamples, of: str = "") -> Arrays:
             f"{len(sequences)} sequences; there must be as many of each"
         )
     if not sequences:
-        return arrays
+        return
     if len({sequence.id for sequence in sequences}) != len(sequences):
         names = [sequence.id for sequence in sequences]
         raise _wrong(next(s for s in sequences if names.count(s.id) > 1), "appears twice")
@@ -57,38 +53,34 @@ def check_samples(samples: pb.PolicySamples, of: str = "") -> Arrays:
         if sequence.HasField("reward") and not math.isfinite(sequence.reward):
             raise _wrong(sequence, f"reward is {sequence.reward}")
     if b"".join(expected) != mask:
-        raise _wrong_mask(samples, b"".join(expected))
+        raise _wrong_mask(samples, mask, b"".join(expected))
     _check_arrays(samples, ids, mask, logprobs)
-    return arrays
 
 
-def check_group(
-    request: pb.AppendGroupRequest, policies: frozenset[str], max_staleness: int
-) -> list[Arrays]:
-    """Those of each policy in turn. The group must carry every trained policy once, at versions
-    that its step may train on.
-    """
+def check_group(request: WireGroup, policies: frozenset[str], max_staleness: int) -> None:
+    """The group must carry every trained policy once, at versions that its step may train on."""
     group = request.id
     if not 0 < group.incarnation < MAX_COUNTER:
         raise InvalidRequestError(f"incarnation is {group.incarnation}; take one first")
     if group.step >= MAX_COUNTER:
         raise InvalidRequestError(f"step is {group.step}, above any that can be counted")
     name = group_name(group)
-    given = [samples.policy for samples in request.policies]
+    given = [samples.head.policy for samples in request.policies]
     if len(given) != len(policies) or policies.difference(given):
         raise InvalidRequestError(
             f"group {name} carries policies {sorted(given)}; "
             f"it must carry each of {sorted(policies)} once, empty where one took no turn"
         )
     oldest = max(0, group.step - max_staleness)
-    for samples in request.policies:
+    for samples in (each.head for each in request.policies):
         if not samples.sequences:
             continue
         _check_versions(name, samples, oldest, group.step)
         for sequence in samples.sequences:
             if not sequence.id.startswith(f"{name}/{sequence.episode}/{sequence.agent}/"):
                 raise _wrong(sequence, f"is not {name}/EPISODE/AGENT/SEQ, where it is stored")
-    return [check_samples(samples, f"group {name}, ") for samples in request.policies]
+    for each in request.policies:
+        check_samples(each, f"group {name}, ")
 
 
 def _check_versions(name: str, samples: pb.PolicySamples, oldest: int, newest: int) -> None:
@@ -168,8 +160,8 @@ def _check_arrays(samples: pb.PolicySamples, ids: bytes, mask: bytes, logprobs: 
             raise _wrong(sequence, f"{what} {values[place]} at position {at}")
 
 
-def _wrong_mask(samples: pb.PolicySamples, expected: bytes) -> InvalidRequestError:
-    pairs = enumerate(zip(samples.loss_mask, expected, strict=True))
+def _wrong_mask(samples: pb.PolicySamples, mask: bytes, expected: bytes) -> InvalidRequestError:
+    pairs = enumerate(zip(mask, expected, strict=True))
     place, (given, wanted) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
     sequence, at = _place(samples, place)
     where = "throughout its turns" if wanted else "outside of its turns"

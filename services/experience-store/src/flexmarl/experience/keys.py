@@ -59,6 +59,14 @@ class Keys:
         """Stream: the policy's groups of all steps."""
         return f"{self.prefix}stream:{policy}"
 
+    def data(self, policy: str, stream_id: str) -> str:
+        """Bytes: what the policy learns from the group of this entry of its stream."""
+        return f"{self.stream(policy)}:{stream_id}"
+
+    def staged(self, policy: str, attempt: str) -> str:
+        """Bytes: data on its way into the store; it vanishes unless its entry follows."""
+        return f"{self.prefix}staged:{attempt}:{policy}"
+
     def dead(self, policy: str) -> str:
         """Stream: the policy's groups that could not be read."""
         return f"{self.prefix}dead:{policy}"

@@ -1,21 +1,20 @@
 """Reading groups out of the store, and what happens to those that cannot be read.
 
-Entries do not change, so only finding them needs a transaction; their payloads follow in a second
-round trip, past the server's scripts.
+Entries and their data do not change, so only finding them needs a transaction; they follow in a
+second round trip, past the server's scripts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import structlog
 from prometheus_client import Counter
 from redis.asyncio import Redis
 
-from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience import scripts
-from flexmarl.experience.entries import Name, UndecodableError, decode, remains
+from flexmarl.experience.entries import Name, UndecodableError, check, remains
 from flexmarl.experience.keys import Keys
 from flexmarl.runtime.errors import InvalidRequestError
 
@@ -36,15 +35,24 @@ def check_cursor(cursor: str) -> None:
         raise InvalidRequestError(f"cursor {cursor!r} is none of ours")
 
 
+@dataclass(frozen=True, slots=True)
+class Leased:
+    groups: list[bytes]
+    """Messages of leased groups, as they were stored."""
+    cursor: str
+
+
+class LostError(Exception):
+    """An entry or its data is not there although it was never deleted."""
+
+
 class Leases:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis, self._keys = redis, keys
         self._locate = redis.register_script(scripts.LOCATE)
         self._discard = redis.register_script(scripts.DISCARD)
 
-    async def read(
-        self, policy: str, epoch: int, step: int, cursor: str, limit: int
-    ) -> pb.LeaseResponse:
+    async def read(self, policy: str, epoch: int, step: int, cursor: str, limit: int) -> Leased:
         """What is there behind the cursor, at most `limit` groups; FencedError for an old epoch."""
         keys = self._keys
         outcome, *rest = await self._locate(
@@ -54,49 +62,50 @@ class Leases:
         scripts.refuse_fenced("epoch", epoch, outcome, rest)
         names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
         if not names:
-            return pb.LeaseResponse(cursor=cursor)
+            return Leased([], cursor)
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
-            found = await pipe.execute()
-        lease = pb.LeaseResponse(cursor=names[-1].position)
-        for name, entries in zip(names, found, strict=True):
+            pipe.mget([keys.data(policy, name.stream_id) for name in names])
+            *found, data = await pipe.execute()
+        groups: list[bytes] = []
+        for name, entries, own in zip(names, found, data, strict=True):
             fields = entries[0][1] if entries else {}
-            group = lease.groups.add()
             try:
-                decode(fields, into=group)
-                if (group.id.step, group.id.index) != (step, name.index):
-                    raise UndecodableError(f"it is step {group.id.step}, index {group.id.index}")
-            except UndecodableError as error:
-                del lease.groups[-1]
-                await self._bury(policy, step, name, fields, str(error))
-        LEASED.labels(policy).inc(len(lease.groups))
-        return lease
+                if not fields or own is None:
+                    raise LostError("lost")
+                check(fields, own, step, name.index)
+            except (LostError, UndecodableError) as error:
+                await self._bury(policy, step, name, remains(fields, own or b""), error)
+            else:
+                groups.append(own)
+        LEASED.labels(policy).inc(len(groups))
+        return Leased(groups, names[-1].position)
 
     async def _bury(
-        self, policy: str, step: int, name: Name, fields: Mapping[bytes, bytes], why: str
+        self, policy: str, step: int, name: Name, left: list[bytes], error: Exception
     ) -> None:
         """Dead letter; its index counts as not stored, so that the orchestrator issues it again."""
-        reason, keys = "undecodable" if fields else "lost", self._keys
-        kept: list[bytes | str | int] = ["dead:reason", why if fields else reason]
-        kept += ["dead:step", step, "dead:index", name.index, *remains(fields)]
+        keys, why = self._keys, str(error)
+        kept: list[bytes | str | int] = ["dead:reason", why]
+        kept += ["dead:step", step, "dead:index", name.index, *left]
         buried = await self._discard(
             [keys.entries(policy, step), keys.stored(step), keys.stream(policy), keys.dead(policy)],
             [name.text, name.index, policy, DEAD_LETTERS, len(kept), *kept],
         )
         if buried:  # else it was committed meanwhile
-            DEAD.labels(reason).inc()
+            DEAD.labels("lost" if isinstance(error, LostError) else "undecodable").inc()
             log.error(
                 "entry unreadable, its group must be played again",
                 policy=policy,
                 step=step,
                 index=name.index,
-                reason=why if fields else reason,
+                reason=why,
             )
 
 
 def _within(most: int, names: list[Name]) -> list[Name]:
-    """The first names, at least one, whose payloads together have at most `most` bytes."""
+    """The first names, at least one, whose data together have at most `most` bytes."""
     total = 0
     for number, name in enumerate(names):
         total += name.size

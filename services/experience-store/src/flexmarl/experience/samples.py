@@ -1,7 +1,7 @@
 """What the policies learn from one group, as arrays, and its translation from and to the wire.
 
-On the wire arrays are raw little-endian bytes inside protobuf, never pickle. The arrays that
-`from_wire` gives look into the message's own bytes and are read-only.
+On the wire arrays are raw little-endian bytes inside protobuf, never pickle. Those that come from
+it are read-only.
 
 Both directions check every rule of `checks`, unless told that the store does or did: it lets
 nothing in without that, and nothing out whose bytes changed.
@@ -9,14 +9,22 @@ nothing in without that, and nothing out whose bytes changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.checks import check_samples
+from flexmarl.experience.wire import (
+    Part,
+    WireGroup,
+    WireSamples,
+    group_message,
+    read_samples,
+    samples_message,
+)
 from flexmarl.runtime.errors import InvalidRequestError
 
 
@@ -96,37 +104,29 @@ class LeasedGroup:
     samples: PolicySamples
 
 
-def to_wire(samples: PolicySamples, *, check: bool = True) -> pb.PolicySamples:
+def to_wire(samples: PolicySamples) -> bytes:
     """The message of `samples`; InvalidRequestError names the sequence that breaks a rule."""
-    sequences = samples.sequences
-    for sequence in sequences:
-        _check_types(sequence)
-    message = pb.PolicySamples(
-        policy=samples.policy,
-        version=samples.version,
-        sequences=[_sequence_to_wire(sequence) for sequence in sequences],
-        token_ids=_end_to_end("<i4", [sequence.token_ids for sequence in sequences]),
-        loss_mask=_end_to_end("u1", [sequence.loss_mask for sequence in sequences]),
-        logprobs=_end_to_end("<f4", [sequence.logprobs for sequence in sequences]),
-    )
-    if check:
-        check_samples(message)
-    return message
+    raw = b"".join(_message(samples))
+    check_samples(read_samples(raw))
+    return raw
 
 
-def from_wire(message: pb.PolicySamples, *, check: bool = True) -> PolicySamples:
-    """The samples in `message`; InvalidRequestError names the sequence that breaks a rule."""
-    if check:
-        check_samples(message)
-    ids = np.frombuffer(message.token_ids, "<i4")
-    mask = np.frombuffer(message.loss_mask, np.uint8)
-    logprobs = np.frombuffer(message.logprobs, "<f4")
-    sequences, start = [], 0
-    for each in message.sequences:
-        own = slice(start, start + each.tokens)
-        sequences.append(_sequence_from_wire(each, ids[own], mask[own], logprobs[own]))
-        start = own.stop
-    return PolicySamples(message.policy, message.version, tuple(sequences))
+def from_wire(raw: Part) -> PolicySamples:
+    """The samples in a message; InvalidRequestError names the sequence that breaks a rule."""
+    wire = read_samples(raw)
+    check_samples(wire)
+    return _from_wire(wire)
+
+
+def group_to_wire(group: GroupId, task_id: str, policies: Iterable[PolicySamples]) -> bytes:
+    """A request to append; the store checks more than that arrays are what they shall be."""
+    return b"".join(group_message(group_id_to_wire(group), task_id, map(_message, policies)))
+
+
+def leased_from_wire(wire: WireGroup) -> LeasedGroup:
+    """A group that comes out of the store, so it was checked."""
+    [samples] = wire.policies
+    return LeasedGroup(group_id_from_wire(wire.id), wire.task_id, _from_wire(samples))
 
 
 def group_id_to_wire(group: GroupId) -> pb.GroupId:
@@ -137,13 +137,36 @@ def group_id_from_wire(message: pb.GroupId) -> GroupId:
     return GroupId(message.incarnation, message.step, message.index)
 
 
-def leased_from_wire(message: pb.LeasedGroup) -> LeasedGroup:
-    """A group that comes out of the store, so it was checked."""
-    return LeasedGroup(
-        id=group_id_from_wire(message.id),
-        task_id=message.task_id,
-        samples=from_wire(message.samples, check=False),
+def _message(samples: PolicySamples) -> list[Part]:
+    sequences = samples.sequences
+    for sequence in sequences:
+        _check_types(sequence)
+    head = pb.PolicySamples(
+        policy=samples.policy,
+        version=samples.version,
+        sequences=[_sequence_to_wire(sequence) for sequence in sequences],
     )
+    return samples_message(
+        head,
+        (
+            [np.ascontiguousarray(each.token_ids, "<i4").data for each in sequences],
+            [np.ascontiguousarray(each.loss_mask, "u1").data for each in sequences],
+            [np.ascontiguousarray(each.logprobs, "<f4").data for each in sequences],
+        ),
+    )
+
+
+def _from_wire(wire: WireSamples) -> PolicySamples:
+    raw_ids, raw_mask, raw_logprobs = wire.arrays
+    ids = np.frombuffer(raw_ids, "<i4")
+    mask = np.frombuffer(raw_mask, np.uint8)
+    logprobs = np.frombuffer(raw_logprobs, "<f4")
+    sequences, start = [], 0
+    for each in wire.head.sequences:
+        own = slice(start, start + each.tokens)
+        sequences.append(_sequence_from_wire(each, ids[own], mask[own], logprobs[own]))
+        start = own.stop
+    return PolicySamples(wire.head.policy, wire.head.version, tuple(sequences))
 
 
 def _check_types(sequence: Sequence) -> None:
@@ -163,10 +186,6 @@ def _check_types(sequence: Sequence) -> None:
             f"sequence {sequence.id}: {len(ids)} token ids, {len(mask)} mask values and "
             f"{len(logprobs)} log-probs; there must be as many of each"
         )
-
-
-def _end_to_end(dtype: str, arrays: list[NDArray[Any]]) -> bytes:
-    return b"".join([np.ascontiguousarray(array, dtype).data for array in arrays])
 
 
 def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:

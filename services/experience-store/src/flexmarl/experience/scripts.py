@@ -2,8 +2,9 @@
 
 Every script refuses who is older than the counter that fences it, and raises the counter when the
 caller is newer: a server that lost its memory must not believe a process that was replaced long
-ago. Only `APPEND` is refused when the server is out of memory; what frees memory, or is needed to
-get there, is not. None of them touches a payload except `APPEND`, which writes it.
+ago. None is refused when the server is out of memory, and none touches a group's data, which a
+script would copy: `APPEND` gives data that was sent before it the entry's name. So what finds no
+memory is the data, and a script only says so.
 
 An entry is named `{milliseconds}-{number}:{bytes}:{index}`, both counters padded with zeros, so
 that names sort as the stream does.
@@ -29,6 +30,7 @@ local function stream_id(name)
   local left, right = name:match('^0*(%d+)%-0*(%d+):')
   return left .. '-' .. right
 end
+local function data_key(stream, id) return stream .. ':' .. id end
 """
 
 TAKE = """#!lua flags=allow-oom
@@ -39,10 +41,14 @@ return taken
 """
 
 DROP = """
--- Deletes the entries of one step and policy; how many there were.
+-- Deletes the entries of one step and policy and their data; how many there were.
 local function drop(entries, stream)
   local names = redis.call('ZRANGE', entries, 0, -1)
-  for _, name in ipairs(names) do redis.call('XDEL', stream, stream_id(name)) end
+  for _, name in ipairs(names) do
+    local id = stream_id(name)
+    redis.call('XDEL', stream, id)
+    redis.call('UNLINK', data_key(stream, id))
+  end
   redis.call('DEL', entries)
   return #names
 end
@@ -96,56 +102,62 @@ redis.pcall('PUBLISH', ARGV[1], '')
 return taken
 """
 
-APPEND = f"""#!lua
--- KEYS: incarnation, closed, steps, stored, then stream and entries of each policy
--- ARGV: incarnation, step, index, channel, then of each policy: name, bytes, n, n fields and values
+APPEND = f"""#!lua flags=allow-oom
+-- KEYS: incarnation, closed, steps, stored, then staged data, stream and entries of each policy
+-- ARGV: incarnation, step, index, channel, then of each policy: name, bytes, meta, status
+-- Stored, with the lengths of the streams; or unstaged, when data is missing, with the oldest step
+-- that still has identities and how many there are of this one. Nothing stays staged.
 {FENCE}
+{STREAM_ID}
 local function padded(id)
   local left, right = id:match('^(%d+)%-(%d+)$')
   return string.rep('0', 20 - #left) .. left .. '-' .. string.rep('0', 20 - #right) .. right
 end
+local function refused(...)
+  for key = 5, #KEYS, 3 do redis.call('UNLINK', KEYS[key]) end
+  return {{...}}
+end
 
 local current = fenced(KEYS[1], ARGV[1])
-if current then return {{'fenced', current}} end
+if current then return refused('fenced', current) end
 local step, index = ARGV[2], ARGV[3]
 local closed = redis.call('GET', KEYS[2])
-if closed and tonumber(step) <= tonumber(closed) then return {{'duplicate'}} end
+if closed and tonumber(step) <= tonumber(closed) then return refused('duplicate') end
 local lost = redis.call('HGET', KEYS[4], index)
-if lost == '' then return {{'duplicate'}} end
+if lost == '' then return refused('duplicate') end
+for key = 5, #KEYS, 3 do
+  if redis.call('EXISTS', KEYS[key]) == 0 then
+    local oldest = tonumber(step)
+    for _, open in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+      oldest = math.min(oldest, tonumber(open))
+    end
+    return refused('unstaged', oldest, redis.call('HLEN', KEYS[4]))
+  end
+end
 
 local wanted = {{}}
 if lost then
   for policy in lost:gmatch('%S+') do wanted[policy] = true end
 end
 local at, reply = 5, {{'stored'}}
-for key = 5, #KEYS, 2 do
-  local policy, bytes, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+for key = 5, #KEYS, 3 do
+  local staged, stream, entries = KEYS[key], KEYS[key + 1], KEYS[key + 2]
+  local policy, bytes, meta, status = unpack(ARGV, at, at + 3)
   if not lost or wanted[policy] then
-    local id = redis.call('XADD', KEYS[key], '*', unpack(ARGV, at + 3, at + 2 + n))
-    redis.call('ZADD', KEYS[key + 1], 0, padded(id) .. ':' .. bytes .. ':' .. index)
+    local id = redis.call('XADD', stream, '*', 'meta', meta, 'status', status)
+    redis.call('RENAME', staged, data_key(stream, id))
+    redis.call('PERSIST', data_key(stream, id))
+    redis.call('ZADD', entries, 0, padded(id) .. ':' .. bytes .. ':' .. index)
+  else
+    redis.call('UNLINK', staged)
   end
-  reply[#reply + 1] = redis.call('XLEN', KEYS[key])
-  at = at + 3 + n
+  reply[#reply + 1] = redis.call('XLEN', stream)
+  at = at + 4
 end
 redis.call('HSET', KEYS[4], index, '')
 redis.call('SADD', KEYS[3], step)
 redis.pcall('PUBLISH', ARGV[4], '')
 return reply
-"""
-
-STANDING = f"""#!lua flags=allow-oom
--- KEYS: incarnation, closed, steps, stored; ARGV: incarnation, step, index
--- What becomes of a group that found no memory. Open: the oldest step that still has identities,
--- how many there are of this one.
-{FENCE}
-local current = fenced(KEYS[1], ARGV[1])
-if current then return {{'fenced', current}} end
-local step = tonumber(ARGV[2])
-local closed = redis.call('GET', KEYS[2])
-if closed and step <= tonumber(closed) then return {{'duplicate'}} end
-if redis.call('HGET', KEYS[4], ARGV[3]) == '' then return {{'duplicate'}} end
-for _, open in ipairs(redis.call('SMEMBERS', KEYS[3])) do step = math.min(step, tonumber(open)) end
-return {{'open', step, redis.call('HLEN', KEYS[4])}}
 """
 
 LOCATE = f"""#!lua flags=allow-oom
@@ -186,7 +198,9 @@ DISCARD = f"""#!lua flags=allow-oom
 {STREAM_ID}
 local name, index, policy = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('ZREM', KEYS[1], name) == 0 then return 0 end
-redis.call('XDEL', KEYS[3], stream_id(name))
+local id = stream_id(name)
+redis.call('XDEL', KEYS[3], id)
+redis.call('UNLINK', data_key(KEYS[3], id))
 local lost = redis.call('HGET', KEYS[2], index)
 if lost then
   redis.call('HSET', KEYS[2], index, lost == '' and policy or lost .. ' ' .. policy)
@@ -257,7 +271,7 @@ return lacking
 """
 
 
-def refuse_fenced(what: str, given: int, outcome: bytes, rest: list[Any]) -> None:
+def refuse_fenced(what: str, given: int, outcome: bytes | str, rest: list[Any]) -> None:
     """FencedError when a script's reply, `outcome` and `rest`, says that `given` is over."""
-    if outcome == b"fenced":
+    if outcome in (b"fenced", "fenced"):
         raise FencedError(f"{what} {given} is over, {rest[0]} has taken over")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import grpc
 import grpc.aio
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
@@ -18,10 +19,10 @@ class Groups(Protocol):
 
     async def take_incarnation(self, roll_back_to: int | None = None) -> int: ...
     async def take_epoch(self, policy: str) -> int: ...
-    async def append(self, request: pb.AppendGroupRequest) -> bool: ...
+    async def append(self, request: bytes) -> bool: ...
     async def lease(
         self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
-    ) -> pb.LeaseResponse: ...
+    ) -> bytes: ...
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
     async def close_step(self, incarnation: int, step: int) -> None: ...
@@ -30,6 +31,8 @@ class Groups(Protocol):
 
 
 class ExperienceService(pb_grpc.ExperienceServicer):
+    """What carries arrays comes and goes as bytes, see `register`."""
+
     def __init__(self, store: Groups) -> None:
         self._store = store
 
@@ -42,12 +45,10 @@ class ExperienceService(pb_grpc.ExperienceServicer):
     async def TakeEpoch(self, request: pb.TakeEpochRequest, context: Any) -> pb.TakeEpochResponse:
         return pb.TakeEpochResponse(epoch=await self._store.take_epoch(request.policy))
 
-    async def AppendGroup(
-        self, request: pb.AppendGroupRequest, context: Any
-    ) -> pb.AppendGroupResponse:
+    async def AppendGroup(self, request: Any, context: Any) -> pb.AppendGroupResponse:
         return pb.AppendGroupResponse(duplicate=not await self._store.append(request))
 
-    async def Lease(self, request: pb.LeaseRequest, context: Any) -> pb.LeaseResponse:
+    async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:
         return await self._store.lease(
             request.policy,
             request.epoch,
@@ -82,8 +83,18 @@ class ExperienceService(pb_grpc.ExperienceServicer):
 def register(store: Groups) -> Register:
     """For `runtime.grpc.serving`."""
     service = ExperienceService(store)
+    arrays = {  # as bytes, see `wire`
+        "AppendGroup": grpc.unary_unary_rpc_method_handler(
+            service.AppendGroup, response_serializer=pb.AppendGroupResponse.SerializeToString
+        ),
+        "Lease": grpc.unary_unary_rpc_method_handler(
+            service.Lease, request_deserializer=pb.LeaseRequest.FromString
+        ),
+    }
+    name = pb.DESCRIPTOR.services_by_name["Experience"].full_name
 
     def add(server: grpc.aio.Server) -> None:
         pb_grpc.add_ExperienceServicer_to_server(service, server)
+        server.add_registered_method_handlers(name, arrays)  # instead of the generated ones
 
     return add

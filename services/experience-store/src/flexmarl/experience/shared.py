@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 
-from flexmarl.experience.embedded import Directive, become
+from flexmarl.experience.embedded import Directive, become, memory_bound
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.main import misconfigured
 
@@ -52,8 +52,7 @@ def server_config(settings: SharedStoreSettings, port: int) -> list[Directive]:
         ("save", ""),
         ("appendonly", "yes"),
         ("appendfsync", settings.fsync),
-        ("maxmemory", f"{settings.max_memory_mib}mb"),
-        ("maxmemory-policy", "noeviction"),
+        *memory_bound(settings.max_memory_mib),
         ("tcp-keepalive", "60"),
         ("daemonize", "no"),
         ("loglevel", "notice"),

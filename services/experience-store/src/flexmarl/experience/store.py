@@ -21,20 +21,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import structlog
+from google.protobuf.message import DecodeError
 from prometheus_client import Counter, Gauge
 
-from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience import scripts
+from flexmarl.experience.appends import Appends
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
-from flexmarl.experience.entries import encode
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
+from flexmarl.experience.wire import WireGroup, lease_message, read_group
 from flexmarl.runtime.errors import (
     FullError,
     InvalidRequestError,
@@ -90,8 +91,7 @@ class Store:
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
-        self._append = self._redis.register_script(scripts.APPEND)
-        self._standing = self._redis.register_script(scripts.STANDING)
+        self._appends = Appends(self._redis, keys)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._close = self._redis.register_script(scripts.CLOSE)
         self._put_state = self._redis.register_script(scripts.PUT_STATE)
@@ -151,60 +151,46 @@ class Store:
         log.info("epoch taken", policy=policy, epoch=taken)
         return int(taken)
 
-    async def append(self, request: pb.AppendGroupRequest) -> bool:
-        """Store a group for all policies at once. False: it was stored or trained before."""
-        try:
-            arrays = check_group(request, self._policies, self._max_staleness)
-        except (InvalidRequestError, StalePolicyError) as error:
-            APPENDS.labels("refused").inc()
-            log.warning("group refused", group=group_name(request.id), reason=str(error))
-            raise
-        group, step = request.id, request.id.step
-        keys: list[str] = [
-            self._keys.incarnation,
-            self._keys.closed,
-            self._keys.steps,
-            self._keys.stored(step),
-        ]
-        args: list[Any] = [group.incarnation, step, group.index, self._keys.arrivals]
-        size = 0
-        for samples, own in zip(request.policies, arrays, strict=True):
-            keys += (self._keys.stream(samples.policy), self._keys.entries(samples.policy, step))
-            bytes_, fields = encode(group, request.task_id, samples, own)
-            args += (samples.policy, bytes_, len(fields), *fields)
-            size += bytes_
-        try:
-            async with translated():
-                outcome, *rest = await self._append(keys, args)
-        except FullError:
-            if await self._known_already(group):  # asked again: it needs no memory
-                return False
-            raise
+    async def append(self, request: bytes) -> bool:
+        """Store a group (an AppendGroupRequest) for all policies at once.
+
+        False: it was stored or trained before.
+        """
+        group = self._checked(request)
+        id_ = group.id
+        async with translated():
+            outcome, rest, size = await self._appends.write(group)
+        if outcome != "unstaged":
+            APPENDS.labels(outcome).inc()
+        else:
+            APPENDS.labels("full").inc()
+            oldest, stored = rest
+            await self._judge_fullness(id_.step, oldest=oldest, stored=stored)
+            raise FullError("the store is out of memory")
         self._stuck = None
-        APPENDS.labels(_text(outcome)).inc()
-        refuse_fenced("incarnation", group.incarnation, outcome, rest)
-        if outcome == b"duplicate":
+        refuse_fenced("incarnation", id_.incarnation, outcome, rest)
+        if outcome == "duplicate":
             return False
         BYTES.inc(size)
-        for samples, length in zip(request.policies, rest, strict=True):
-            LAG.labels(samples.policy).set(length)
+        for samples, length in zip(group.policies, rest, strict=True):
+            LAG.labels(samples.head.policy).set(length)
         return True
 
-    async def _known_already(self, group: pb.GroupId) -> bool:
-        """Whether a group that found no memory is stored; FencedError for an old incarnation."""
-        keys, step = self._keys, group.step
-        async with translated():
-            outcome, *rest = await self._standing(
-                [keys.incarnation, keys.closed, keys.steps, keys.stored(step)],
-                [group.incarnation, step, group.index],
-            )
-        APPENDS.labels("full" if outcome == b"open" else _text(outcome)).inc()
-        refuse_fenced("incarnation", group.incarnation, outcome, rest)
-        if outcome == b"duplicate":
-            return True
-        oldest, stored = rest
-        await self._judge_fullness(step, oldest=oldest, stored=stored)
-        return False
+    def _checked(self, request: bytes) -> WireGroup:
+        """The group; InvalidRequestError and StalePolicyError: it may not be stored."""
+        name = "unreadable"
+        try:
+            try:
+                group = read_group(request)
+            except DecodeError as error:
+                raise InvalidRequestError(f"this is no group: {error}") from error
+            name = group_name(group.id)
+            check_group(group, self._policies, self._max_staleness)
+        except (InvalidRequestError, StalePolicyError) as error:
+            APPENDS.labels("refused").inc()
+            log.warning("group refused", group=name, reason=str(error))
+            raise
+        return group
 
     async def _judge_fullness(self, step: int, *, oldest: int, stored: int) -> None:
         """Memory is freed when a step is whole and trained: while the oldest one lacks a group that
@@ -236,11 +222,11 @@ class Store:
         cursor: str = "",
         max_groups: int = 0,
         wait: float = 0.0,
-    ) -> pb.LeaseResponse:
-        """Groups of the step behind the cursor, in order of arrival; waits for the first.
+    ) -> bytes:
+        """Groups of the step behind the cursor, in order of arrival, as a LeaseResponse.
 
-        At most `max_groups` (0: as many as one answer carries); after `wait` seconds without
-        any the answer is empty.
+        Waits for the first. At most `max_groups` (0: as many as one answer carries); after `wait`
+        seconds without any the answer is empty.
         """
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
@@ -254,7 +240,7 @@ class Store:
                 lease = await self._leases.read(policy, epoch, step, cursor, limit)
             cursor, left = lease.cursor, until - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
-                return lease
+                return lease_message(lease.groups, cursor)
             await self._arrivals.wait(arrival, left)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:

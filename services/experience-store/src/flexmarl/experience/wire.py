@@ -1,0 +1,183 @@
+"""The messages that carry arrays, put together and taken apart around them. Pure.
+
+They are protobuf like all others, but its library copies bytes whenever it builds, nests, writes,
+reads or hands out a message. Here a group is one `join` on its way in, is stored as the very bytes
+that came, and leaves as these again; whatever is small the library reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+
+Part: TypeAlias = bytes | memoryview
+Arrays: TypeAlias = tuple[bytes, bytes, bytes]
+"""Token ids, mask and log-probs of samples."""
+
+_LENGTH_DELIMITED = 2
+_FIXED = {1: 8, 5: 4}
+
+
+def _tag(message: type[pb.PolicySamples | pb.LeasedGroup | pb.LeaseResponse], name: str) -> int:
+    return message.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED
+
+
+_ARRAYS = [_tag(pb.PolicySamples, name) for name in ("token_ids", "loss_mask", "logprobs")]
+_SAMPLES = _tag(pb.LeasedGroup, "samples")
+"""Of a request to append as well: but for how many samples it has, it is a leased group."""
+_GROUPS, _CURSOR = _tag(pb.LeaseResponse, "groups"), _tag(pb.LeaseResponse, "cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class WireSamples:
+    """Samples of one policy as they came."""
+
+    head: pb.PolicySamples
+    """All but the arrays."""
+    arrays: Arrays
+    raw: Part
+    """The whole message."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireGroup:
+    """A group as it came, for one policy or several."""
+
+    id: pb.GroupId
+    task_id: str
+    policies: list[WireSamples]
+    raw: Part
+    """The whole message."""
+
+
+def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) -> list[Part]:
+    """Parts of the message; of each array its pieces."""
+    parts: list[Part] = [head.SerializeToString()]
+    for tag, pieces in zip(_ARRAYS, arrays, strict=True):
+        if size := sum(map(_size, pieces)):
+            parts += (_start(tag, size), *pieces)
+    return parts
+
+
+def group_message(
+    group: pb.GroupId, task_id: str, policies: Iterable[Sequence[Part]]
+) -> list[Part]:
+    """Parts of a request to append; of one policy, of a leased group."""
+    parts: list[Part] = [pb.LeasedGroup(id=group, task_id=task_id).SerializeToString()]
+    for samples in policies:
+        parts += (_start(_SAMPLES, sum(map(_size, samples))), *samples)
+    return parts
+
+
+def lease_message(groups: Iterable[Part], cursor: str) -> bytes:
+    parts: list[Part] = []
+    for group in groups:
+        parts += (_start(_GROUPS, len(group)), group)
+    name = cursor.encode()
+    if name:
+        parts += (_start(_CURSOR, len(name)), name)
+    return b"".join(parts)
+
+
+def read_samples(raw: Part) -> WireSamples:
+    """DecodeError when it is no message of samples."""
+    rest, found = _without(raw, _ARRAYS)
+    ids, mask, logprobs = (_only(found[tag]) for tag in _ARRAYS)
+    return WireSamples(pb.PolicySamples.FromString(rest), (ids, mask, logprobs), raw)
+
+
+def read_group(raw: Part) -> WireGroup:
+    """DecodeError when it is no group."""
+    rest, found = _without(raw, [_SAMPLES])
+    head = pb.LeasedGroup.FromString(rest)
+    return WireGroup(head.id, head.task_id, [read_samples(each) for each in found[_SAMPLES]], raw)
+
+
+def read_lease(raw: Part) -> tuple[list[WireGroup], str]:
+    """Groups and cursor; DecodeError when it is no answer to a lease."""
+    rest, found = _without(raw, [_GROUPS])
+    cursor = pb.LeaseResponse.FromString(rest).cursor
+    return [read_group(each) for each in found[_GROUPS]], cursor
+
+
+def _without(raw: Part, tags: Sequence[int]) -> tuple[bytes, dict[int, list[memoryview]]]:
+    """The message without the fields of these tags, and their values in turn."""
+    view = memoryview(raw)
+    found: dict[int, list[memoryview]] = {tag: [] for tag in tags}
+    kept, since = list[memoryview](), 0
+    for tag, start, value, end in _fields(view):
+        if tag in found:
+            found[tag].append(view[value:end])
+            if start > since:
+                kept.append(view[since:start])
+            since = end
+    kept.append(view[since:])
+    return b"".join(kept), found
+
+
+def _only(values: list[memoryview]) -> bytes:
+    """A copy, so that what looks into it is aligned and does not keep the whole message."""
+    if len(values) > 1:
+        raise DecodeError("an array comes twice")
+    return bytes(values[0]) if values else b""
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field of a message its tag and where it, its value and the next field start."""
+    at, end = 0, len(view)
+    try:
+        while at < end:
+            start = at
+            tag, at = _varint(view, at)
+            kind, value = tag & 7, at
+            if kind == _LENGTH_DELIMITED:
+                size, value = _varint(view, at)
+                at = value + size
+            elif kind == 0:
+                _, at = _varint(view, at)
+            elif kind in _FIXED:
+                at += _FIXED[kind]
+            else:
+                raise DecodeError(f"no field has wire type {kind}")
+            if at > end:
+                raise DecodeError("it was cut off")
+            yield tag, start, value, at
+    except IndexError:
+        raise DecodeError("it was cut off") from None
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    """The number at `at`, and where the next byte is."""
+    byte = view[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    number, shift = byte & 0x7F, 7
+    while True:
+        byte = view[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise DecodeError("a number has more than 64 bits")
+
+
+def _start(tag: int, size: int) -> bytes:
+    """What stands before the value of a field."""
+    start = bytearray((tag,))  # all of ours are below 16, so their tags have one byte
+    while size > 0x7F:
+        start.append(size & 0x7F | 0x80)
+        size >>= 7
+    start.append(size)
+    return bytes(start)
+
+
+def _size(part: Part) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)

@@ -1,0 +1,100 @@
+"""Our own reading and writing of large messages, held against the protobuf library's."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.unit.experience.groups import request, sent
+
+from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.samples import GroupId
+from flexmarl.experience.wire import group_message, lease_message, read_group, read_lease
+
+GROUP = GroupId(1, 2, 3)
+
+
+def samples(draw: st.DrawFn) -> pb.PolicySamples:
+    count = draw(st.integers(0, 3))
+    return pb.PolicySamples(
+        policy=draw(st.text(max_size=3)),
+        version=draw(st.integers(0, 2**64 - 1)),
+        sequences=[pb.Sequence(id=draw(st.text(max_size=200)), tokens=7) for _ in range(count)],
+        token_ids=draw(st.binary(max_size=300)),
+        loss_mask=draw(st.binary(max_size=3)),
+        logprobs=draw(st.binary(max_size=20)),
+    )
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> pb.AppendGroupRequest:
+    return pb.AppendGroupRequest(  # an identity that is absent is written as an empty one
+        id=pb.GroupId(incarnation=draw(st.integers(0, 2**64 - 1)), step=draw(st.integers(0, 9))),
+        task_id=draw(st.text(max_size=5)),
+        policies=[samples(draw) for _ in range(draw(st.integers(0, 3)))],
+    )
+
+
+@given(groups())
+def test_a_group_is_read_as_the_library_reads_it(message: pb.AppendGroupRequest) -> None:
+    raw = message.SerializeToString()
+    group = read_group(raw)
+    assert (group.id, group.task_id) == (message.id, message.task_id)
+    assert len(group.policies) == len(message.policies)
+    for own, policy in zip(group.policies, message.policies, strict=True):
+        assert pb.PolicySamples.FromString(bytes(own.raw)) == policy
+        assert own.arrays == (policy.token_ids, policy.loss_mask, policy.logprobs)
+        for name in ("token_ids", "loss_mask", "logprobs"):
+            policy.ClearField(name)
+        assert own.head == policy
+    written = b"".join(group_message(group.id, group.task_id, [[p.raw] for p in group.policies]))
+    assert written == raw
+
+
+@given(st.lists(st.binary(max_size=300)), st.text(max_size=50))
+def test_a_lease_is_what_the_library_would_write(raw: list[bytes], cursor: str) -> None:
+    group = pb.LeasedGroup(task_id="t", samples=pb.PolicySamples(policy="p", token_ids=b"1234"))
+    stored = group.SerializeToString()
+    wanted = pb.LeaseResponse(groups=[group] * len(raw), cursor=cursor)
+    message = lease_message([stored] * len(raw), cursor)
+    assert message == wanted.SerializeToString()
+    found, given_cursor = read_lease(message)
+    assert given_cursor == cursor
+    assert [bytes(each.raw) for each in found] == [stored] * len(raw)
+
+
+@given(st.data())
+def test_a_group_that_was_cut_anywhere_is_no_group_or_another(data: st.DataObject) -> None:
+    raw = sent(GROUP)
+    cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    try:
+        group = read_group(cut)
+    except DecodeError:
+        return
+    assert group.policies != read_group(raw).policies
+
+
+@given(st.binary(max_size=60))
+@example(b"\x0b\x0c")
+@example(b"\xff" * 11)
+@example(b"\x1a\x0a\x22\x01a\x22\x01b")
+@example(b"\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+def test_what_the_library_cannot_read_we_cannot_either(raw: bytes) -> None:
+    """And where both can, they read the same; fields that nobody knows stay where they are."""
+    try:
+        group = read_group(raw)
+    except DecodeError:
+        return
+    message = pb.AppendGroupRequest.FromString(raw)
+    assert (group.id, group.task_id) == (message.id, message.task_id)
+    assert [own.arrays for own in group.policies] == [
+        (own.token_ids, own.loss_mask, own.logprobs) for own in message.policies
+    ]
+
+
+def test_an_array_that_comes_twice_is_refused() -> None:
+    """Readers of protobuf take the last one: what was checked must be what is read."""
+    twice = request(GROUP).policies[0].SerializeToString() * 2
+    with pytest.raises(DecodeError, match="twice"):
+        read_group(b"".join(group_message(pb.GroupId(), "t", [[twice]])))
