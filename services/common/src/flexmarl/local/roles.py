@@ -10,6 +10,7 @@ MODULES: Mapping[str, str] = {
     "trainer": "flexmarl.trainer.process",
     "rollout-worker": "flexmarl.rollout.process",
     "orchestrator": "flexmarl.orchestrator.process",
+    "controller": "flexmarl.controller.process",
 }
 """Role -> module whose `main()` is the process; in the order in which they are started."""
 DRAIN_ORDER = (

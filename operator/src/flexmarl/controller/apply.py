@@ -1,0 +1,157 @@
+"""Makes the cluster be what was rendered: applies what differs, deletes what is not rendered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from flexmarl.controller.cache import WATCHED, Key, Objects
+from flexmarl.controller.cluster import Cluster, RefusedError
+from flexmarl.controller.findings import refused
+from flexmarl.controller.metrics import APPLIES
+from flexmarl.controller.names import JOB_LABEL, MADE_BY, ROLE_LABEL, STEPS, Manifest, reference
+from flexmarl.controller.observed import Finding
+from flexmarl.controller.render import WORKLOADS
+
+AGAIN_SECONDS = 600.0
+"""After so long an object is applied again even if nobody seems to have touched it."""
+UNWATCHED = ("Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy")
+EVIDENCE = "evidence"
+"""Role of what stays of a job's pods when they are gone."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    digest: str
+    generation: int
+    at: float
+
+
+class Applier:
+    """Remembers what it applied, so that a look at a job that is as it should be costs nothing."""
+
+    def __init__(self, cluster: Cluster, made_by: str) -> None:
+        self._cluster, self._made_by = cluster, made_by
+        self._applied: dict[tuple[Key, str, str], _Applied] = {}
+        self._cleaned: set[tuple[Key, str]] = set()
+
+    async def apply(
+        self, key: Key, manifests: Sequence[Manifest], there: Objects, templates: bool
+    ) -> list[Finding]:
+        """What could not be applied. `templates`: users have changed pods, so try first."""
+        findings: list[Finding] = []
+        todo = [one for one in manifests if self._differs(key, one, there)]
+        if templates and any(reference(one) not in there.children for one in todo):
+            for manifest in todo:
+                if manifest["kind"] in WORKLOADS:
+                    findings += await self._try(manifest)
+        if findings:
+            return findings
+        for manifest in todo:
+            findings += await self._one(key, manifest, there)
+        return findings
+
+    async def keep_only(self, key: Key, uid: str, kept: Iterable[Manifest], there: Objects) -> bool:
+        """Delete every other object of the job but evidence; True when there was something."""
+        names = {reference(one) for one in kept}
+        alive = [
+            one
+            for one in there.of(*WORKLOADS)
+            if reference(one) not in names and "deletionTimestamp" not in one["metadata"]
+        ]
+        for one in alive:
+            await self._cluster.delete(one["kind"], key.namespace, one["metadata"]["name"])
+        if (key, uid) in self._cleaned and not alive:
+            return bool(there.children)
+        for kind in UNWATCHED:
+            for one in await self._cluster.listed(
+                kind, key.namespace, labels=f"{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
+            ):
+                if (kind, one["metadata"]["name"]) not in names and _owned(one, uid):
+                    await self._cluster.delete(kind, key.namespace, one["metadata"]["name"])
+        self.forget(key)
+        self._cleaned.add((key, uid))
+        return bool(there.children)
+
+    def forget(self, key: Key) -> None:
+        """Nothing of the job is known to be applied any more."""
+        for known in [known for known in self._applied if known[0] == key]:
+            del self._applied[known]
+        self._cleaned = {cleaned for cleaned in self._cleaned if cleaned[0] != key}
+
+    def _differs(self, key: Key, manifest: Manifest, there: Objects) -> bool:
+        kind, name = reference(manifest)
+        known = self._applied.get((key, kind, name))
+        if known is None or known.digest != _digest(manifest):
+            return True
+        if time.monotonic() - known.at > AGAIN_SECONDS:
+            return True
+        found = there.children.get((kind, name))
+        if kind in WATCHED and found is None:  # just made and not seen yet, or deleted by somebody
+            return time.monotonic() - known.at > 5
+        return found is not None and found["metadata"].get("generation", 0) > known.generation
+
+    async def _one(self, key: Key, manifest: Manifest, there: Objects) -> list[Finding]:
+        kind, name = reference(manifest)
+        found = there.children.get((kind, name))
+        try:
+            if found is not None and kind in WORKLOADS:
+                if "deletionTimestamp" in found["metadata"]:
+                    return []  # made anew once it is gone
+                if await self._left_alone(manifest, found):
+                    return []
+            made = await self._cluster.apply(manifest)
+        except RefusedError as error:
+            if error.status in (409, 429) or error.status >= 500:
+                raise
+            log.warning("refused", kind=kind, name=name, error=str(error))
+            return [refused(f"{kind} {name}", str(error))]
+        APPLIES.labels(kind).inc()
+        self._applied[key, kind, name] = _Applied(
+            _digest(manifest), int(made["metadata"].get("generation", 0)), time.monotonic()
+        )
+        return []
+
+    async def _left_alone(self, manifest: Manifest, found: Mapping[str, Any]) -> bool:
+        """Whether the object stays as it is, but for its number of pods."""
+        kind, name = reference(manifest)
+        namespace, notes = manifest["metadata"]["namespace"], manifest["metadata"]["annotations"]
+        now = found["metadata"].get("annotations", {})
+        if kind == "Job" and now.get(STEPS) != notes[STEPS]:
+            log.info("the orchestrator starts again", name=name, steps=notes[STEPS])
+            await self._cluster.delete(kind, namespace, name)
+            return True
+        if now.get(MADE_BY) == self._made_by:
+            return False
+        # Another version of the controller, or another chart, made it: it stays until its job ends.
+        wanted = manifest["spec"].get("replicas")
+        if kind != "Job" and wanted != found["spec"].get("replicas", 1):
+            await self._cluster.scale(kind, namespace, name, wanted)
+        return True
+
+    async def _try(self, manifest: Manifest) -> list[Finding]:
+        kind, name = reference(manifest)
+        try:
+            await self._cluster.apply(manifest, dry_run=True)
+        except RefusedError as error:
+            if error.status in (409, 429, 503, 504) or "quota" in str(error):
+                return []
+            text = f"{kind} {name}: {error}; mend the template of the role or pool"
+            return [Finding("TemplateInvalid", text, fatal=True)]
+        return []
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _owned(manifest: Mapping[str, Any], uid: str) -> bool:
+    return any(one["uid"] == uid for one in manifest["metadata"].get("ownerReferences", ()))

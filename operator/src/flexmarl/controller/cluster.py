@@ -1,0 +1,213 @@
+"""The API server: the few calls that the controller makes, each with a deadline.
+
+Plain objects in and out. Which objects, and when, is not decided here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.aio import client, config
+
+from flexmarl.controller.names import MANAGER, Manifest
+
+SECONDS = 30.0
+PAGE = 500
+PLURALS = {
+    "MARLJob": ("apis/flexmarl.io/v1alpha1", "marljobs"),
+    "Pod": ("api/v1", "pods"),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Secret": ("api/v1", "secrets"),
+    "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
+    "Event": ("api/v1", "events"),
+    "Deployment": ("apis/apps/v1", "deployments"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "Job": ("apis/batch/v1", "jobs"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+}
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedError(Exception):
+    """The API server did not do it."""
+
+    status: int
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Cluster:
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    async def apply(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Server-side apply as `flexmarl`; the object as it is then. RefusedError."""
+        query = [("fieldManager", MANAGER), ("force", "true")]
+        if dry_run:
+            query.append(("dryRun", "All"))
+        return await self._call(
+            "PATCH",
+            path_to(manifest),
+            query=query,
+            body=manifest,
+            content="application/apply-patch+yaml",
+        )
+
+    async def scale(self, kind: str, namespace: str, name: str, replicas: int) -> None:
+        await self._call(
+            "PATCH",
+            path(kind, namespace, name),
+            query=[("fieldManager", MANAGER)],
+            body={"spec": {"replicas": replicas}},
+            content="application/merge-patch+json",
+        )
+
+    async def write_status(self, job: Mapping[str, Any], status: Manifest) -> Manifest:
+        """Of this very job, not of another of its name. RefusedError."""
+        metadata = job["metadata"]
+        body = {
+            "apiVersion": job["apiVersion"],
+            "kind": job["kind"],
+            "metadata": {key: metadata[key] for key in ("name", "namespace", "uid")},
+            "status": status,
+        }
+        return await self._call(
+            "PATCH",
+            f"{path('MARLJob', metadata['namespace'], metadata['name'])}/status",
+            query=[("fieldManager", f"{MANAGER}-status"), ("force", "true")],
+            body=body,
+            content="application/apply-patch+yaml",
+        )
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        try:
+            return await self._call("GET", path(kind, namespace, name))
+        except RefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def listed(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+    ) -> list[Manifest]:
+        """All of them, by pages; `kind` and `apiVersion` set in each."""
+        found: list[Manifest] = []
+        more = ""
+        while True:
+            query = [("limit", str(PAGE))]
+            query += [("labelSelector", labels)] if labels else []
+            query += [("fieldSelector", fields)] if fields else []
+            query += [("continue", more)] if more else []
+            accept = METADATA_ONLY if metadata_only else "application/json"
+            page = await self._call("GET", path(kind, namespace), query=query, accept=accept)
+            group = PLURALS[kind][0].split("/", 1)[1]
+            found += [{**item, "kind": kind, "apiVersion": group} for item in page["items"]]
+            more = page["metadata"].get("continue", "")
+            if not more:
+                return found
+
+    async def delete(self, kind: str, namespace: str, name: str) -> None:
+        """With what it owns; nothing happens when it is gone already."""
+        try:
+            await self._call(
+                "DELETE", path(kind, namespace, name), query=[("propagationPolicy", "Background")]
+            )
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+
+    async def create(self, manifest: Manifest) -> None:
+        at = path(manifest["kind"], manifest["metadata"]["namespace"])
+        await self._call("POST", at, body=manifest, content="application/json")
+
+    async def logs(self, namespace: str, pod: str, *, lines: int, most: int) -> str:
+        """The end of the main container's output; empty when there is none."""
+        query = [("container", "main"), ("tailLines", str(lines)), ("limitBytes", str(most))]
+        try:
+            found = await self._raw("GET", f"{path('Pod', namespace, pod)}/log", query=query)
+        except RefusedError:
+            return ""
+        return found.decode(errors="replace")
+
+    async def _call(self, method: str, at: str, **more: Any) -> Manifest:
+        found: Manifest = json.loads(await self._raw(method, at, **more) or b"{}")
+        return found
+
+    async def _raw(
+        self,
+        method: str,
+        at: str,
+        *,
+        query: list[tuple[str, str]] | None = None,
+        body: Manifest | None = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> bytes:
+        request = await self._api.param_serialize(
+            method,
+            at,
+            query_params=query or [],
+            header_params={"Accept": accept, "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        response = await self._api.call_api(*request, _request_timeout=SECONDS)
+        data: bytes = await response.read()
+        if response.status >= 400:
+            raise _refused(response.status, data)
+        return data
+
+
+def path(kind: str, namespace: str | None, name: str = "") -> str:
+    group, plural = PLURALS[kind]
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"/{group}{inside}/{plural}{'/' + name if name else ''}"
+
+
+def path_to(manifest: Mapping[str, Any]) -> str:
+    """PodGroups come from several APIs, so theirs is read from the object."""
+    metadata = manifest["metadata"]
+    if manifest["kind"] == "PodGroup":
+        where = f"/apis/{manifest['apiVersion']}/namespaces/{metadata['namespace']}"
+        return f"{where}/podgroups/{metadata['name']}"
+    return path(manifest["kind"], metadata["namespace"], metadata["name"])
+
+
+def _refused(status: int, data: bytes) -> RefusedError:
+    try:
+        said = json.loads(data)
+        return RefusedError(status, str(said.get("reason", "")), str(said.get("message", "")))
+    except ValueError:
+        return RefusedError(status, "", data.decode(errors="replace")[:500])
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Cluster]:
+    """The cluster in which this runs, else that of the kubeconfig."""
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(  # type: ignore[no-untyped-call]
+            client_configuration=settings
+        )
+    except config.ConfigException:
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            client_configuration=settings
+        )
+    async with client.ApiClient(settings) as api:
+        yield Cluster(api)

@@ -1,0 +1,257 @@
+"""`flexmarl serve controller`: watches, and looks at every job about which something is new.
+
+kopf watches; its handlers only name a job to look at. A resync looks at all of them, and mends what
+a watch may have missed. Nothing of kopf's that would put a finalizer on anything is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kopf
+import structlog
+from aiohttp import web
+from prometheus_client import start_http_server
+from pydantic import ValidationError
+
+from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.cache import WATCHED, Cache, Key
+from flexmarl.controller.cluster import Cluster, connected
+from flexmarl.controller.metrics import ERRORS, RECONCILES
+from flexmarl.controller.names import JOB_LABEL
+from flexmarl.controller.reconcile import Reconciler
+from flexmarl.controller.settings import ControllerSettings
+from flexmarl.controller.store import RedisError
+from flexmarl.runtime.logging import configure
+from flexmarl.runtime.main import hopeless_exit, misconfigured
+from flexmarl.runtime.process import run_until_signalled
+
+RESOURCES = {
+    "MARLJob": ("flexmarl.io", "v1alpha1", "marljobs"),
+    "Pod": ("", "v1", "pods"),
+    "Deployment": ("apps", "v1", "deployments"),
+    "StatefulSet": ("apps", "v1", "statefulsets"),
+    "Job": ("batch", "v1", "jobs"),
+}
+INACTIVITY_SECONDS = 60.0
+"""A watch that says nothing for so long is opened anew."""
+LONGEST_PAUSE = 60.0
+"""Between two tries of a look that fails."""
+ASKED_AT_ONCE = 32
+
+log = structlog.get_logger()
+
+
+class Wakes:
+    """Which jobs are to be looked at, and when: each once, however often it was named."""
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._changed = asyncio.Event()
+
+    def wake(self, key: Key, delay: float = 0) -> None:
+        at = time.monotonic() + delay
+        if at < self._due.get(key, float("inf")):
+            self._due[key] = at
+            self._changed.set()
+
+    async def next(self) -> Key:
+        """A job that is due and that nobody looks at; `done` must follow."""
+        while True:
+            now = time.monotonic()
+            free = {key: at for key, at in self._due.items() if key not in self._busy}
+            key = min(free, key=lambda one: free[one], default=None)
+            if key is not None and free[key] <= now:
+                del self._due[key]
+                self._busy.add(key)
+                return key
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(None if key is None else free[key] - now):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def done(self, key: Key) -> None:
+        self._busy.discard(key)
+        self._changed.set()
+
+
+class Controller:
+    def __init__(
+        self, settings: ControllerSettings, cluster: Cluster, asker: Orchestrators
+    ) -> None:
+        self._settings, self._cluster, self._asker = settings, cluster, asker
+        self._cache, self._wakes = Cache(), Wakes()
+        self._reconciler = Reconciler(
+            cluster, self._cache, asker, settings.installation(), settings.store_url
+        )
+        self._pauses: dict[Key, float] = {}
+        self._synced = time.monotonic()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the resync still goes round."""
+        return time.monotonic() - self._synced < 3 * self._settings.resync_seconds
+
+    def event(self, kind: str, event: Mapping[str, Any]) -> None:
+        """Of a watch."""
+        change = self._cache.drop if event["type"] == "DELETED" else self._cache.put
+        key = change(kind, event["object"])
+        if key is not None:
+            self._wakes.wake(key)
+
+    async def work(self) -> None:
+        """Look at jobs, one after the other, until cancelled."""
+        while True:
+            key = await self._wakes.next()
+            try:
+                with RECONCILES.time():
+                    again = await self._reconciler.look(key)
+            except Exception as error:  # the border: one job's trouble is not another's
+                ERRORS.labels(type(error).__name__).inc()
+                pause = min(LONGEST_PAUSE, 2 * self._pauses.get(key, 0.25))
+                self._pauses[key] = pause
+                log.exception("look failed", job=f"{key.namespace}/{key.name}", again=pause)
+                self._wakes.wake(key, pause)
+            else:
+                self._pauses.pop(key, None)
+                if again != float("inf"):
+                    self._wakes.wake(key, max(0.05, again - time.time()))
+            finally:
+                self._wakes.done(key)
+
+    async def resync(self) -> None:
+        """Until cancelled, see to it that nothing was missed, and look at everything."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            try:
+                for kind in WATCHED:
+                    await self._compare(kind)
+                for key in self._cache.jobs():
+                    self._wakes.wake(key)
+                await self._reconciler.sweep()
+                self._synced = time.monotonic()
+            except (RedisError, OSError) as error:
+                self._synced = time.monotonic()
+                log.warning("the store does not answer", error=str(error))
+            except Exception:  # the border: the health check tells if it goes on
+                log.exception("resync failed")
+
+    async def ask(self) -> None:
+        """Until cancelled, ask orchestrators how far they are."""
+        gate = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def one(key: Key) -> None:
+            where = self._reconciler.asks(key)
+            if where is None:
+                return
+            async with gate:
+                said = await self._asker.progress(*where)
+            if said is not None and self._reconciler.tell(key, said):
+                self._wakes.wake(key)
+
+        while True:
+            await asyncio.sleep(self._settings.progress_seconds)
+            await asyncio.gather(*(one(key) for key in self._cache.jobs()))
+
+    async def _compare(self, kind: str) -> None:
+        labels = "" if kind == "MARLJob" else JOB_LABEL
+        everywhere: list[str | None] = [*self._settings.namespaces] or [None]
+        for namespace in everywhere:
+            found = await self._cluster.listed(kind, namespace, labels=labels, metadata_only=True)
+            # Of one namespace nothing can be said about what the others have lost.
+            lost, newer = (
+                self._cache.resync(kind, found)
+                if namespace is None or len(self._settings.namespaces) == 1
+                else (set(), True)
+            )
+            for key in lost:
+                self._wakes.wake(key)
+            if newer:
+                for item in await self._cluster.listed(kind, namespace, labels=labels):
+                    self._cache.put(kind, item)
+
+
+def watching(
+    registry: kopf.OperatorRegistry, tell: Callable[[str, Mapping[str, Any]], None]
+) -> None:
+    """Have kopf tell of every change of our objects."""
+    for kind, resource in RESOURCES.items():
+        labels = None if kind == "MARLJob" else {JOB_LABEL: kopf.PRESENT}
+
+        async def changed(event: Mapping[str, Any], kind: str = kind, **_: Any) -> None:
+            tell(kind, {"type": event["type"], "object": dict(event["object"])})
+
+        kopf.on.event(*resource, id=f"wake-{kind.lower()}", labels=labels, registry=registry)(
+            changed
+        )
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.scanning.disabled = True
+    found.watching.inactivity_timeout = INACTIVITY_SECONDS
+    return found
+
+
+async def body(settings: ControllerSettings) -> None:
+    """Serve until cancelled."""
+    async with connected() as cluster, Orchestrators() as asker:
+        controller = Controller(settings, cluster, asker)
+        registry = kopf.OperatorRegistry()
+        watching(registry, controller.event)
+        _login(registry)
+        if settings.health_port:
+            await _serve_health(controller, settings.health_port)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(settings.workers):
+                group.create_task(controller.work())
+            group.create_task(controller.resync())
+            group.create_task(controller.ask())
+            log.info("watching", namespaces=settings.namespaces or "all")
+            await kopf.operator(
+                registry=registry,
+                settings=kopf_settings(),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+            )
+
+
+def _login(registry: kopf.OperatorRegistry) -> None:
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        found: kopf.ConnectionInfo | None = kopf.login_with_service_account(**arguments)
+        return found or kopf.login_with_kubeconfig(**arguments)
+
+    kopf.on.login(registry=registry)(login)
+
+
+async def _serve_health(controller: Controller, port: int) -> None:
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(status=200 if controller.healthy else 503)
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+
+
+def main() -> None:
+    with hopeless_exit():
+        try:
+            settings = ControllerSettings()
+        except ValidationError as error:
+            raise misconfigured(error, "FLEXMARL_") from None
+        configure("controller", settings.log_format, settings.log_level)
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
+        if settings.metrics_port:
+            start_http_server(settings.metrics_port)
+        asyncio.run(run_until_signalled(lambda: body(settings)))

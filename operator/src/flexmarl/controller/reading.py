@@ -1,0 +1,40 @@
+"""A MARLJob of the API server as our models, and what is wrong with it; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from flexmarl.contracts import rules
+from flexmarl.contracts.explain import explain
+from flexmarl.contracts.job import API_VERSION, MARLJob
+from flexmarl.controller.names import Manifest
+
+
+def document(manifest: Mapping[str, Any]) -> Manifest:
+    """As pods read it: what the user wrote, with the API server's defaults."""
+    metadata = manifest["metadata"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "MARLJob",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": manifest["spec"],
+    }
+
+
+def read(manifest: Mapping[str, Any]) -> tuple[MARLJob | None, tuple[str, ...]]:
+    """The job, and its problems in words; a job with problems is not to be run."""
+    plain = document(manifest)
+    job, problems = None, []
+    try:
+        job = MARLJob.model_validate_json(
+            json.dumps(plain), strict=True, by_alias=True, by_name=False
+        )
+    except ValidationError as error:
+        problems = explain(error.errors(include_url=False), plain)
+    found = {problem.path for problem in problems}
+    problems += [problem for problem in rules.check(plain) if problem.path not in found]
+    return job, tuple(str(problem) for problem in problems if not problem.warning)
