@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.orchestrator.conftest import Team, team
+from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.experience.client import ExperienceClient
-from flexmarl.runtime.errors import UnavailableError
+from flexmarl.runtime.errors import FullError, UnavailableError
 
 PARTIAL = {"partialRollout": True}
 
@@ -280,3 +281,24 @@ async def stop_before_the_state(around: Team, step: int) -> None:
         patch.setattr(ExperienceClient, "put_state", put_state)
         with pytest.raises(CrashError):
             await around.run()
+
+
+async def test_a_group_may_wait_for_room_in_the_store_as_long_as_it_takes(
+    tmp_path: Path, store_server: Server
+) -> None:
+    refused = 0
+
+    def plays(request: Any) -> None:
+        nonlocal refused
+        if refused < 8 and at(request) == (1, 0):
+            refused += 1
+            raise FullError("the store took no group")
+
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.workers[0].plays = plays
+        await around.run(replace(QUICK, unreachable=0.5))
+        assert refused == 8
+        around.assert_trained_as_if_nothing_had_happened()
+        assert (
+            sum(line["counts"].get("groups-given-up", 0) for line in around.lines("metrics")) == 0
+        )

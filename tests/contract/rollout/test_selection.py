@@ -379,3 +379,20 @@ async def test_a_task_that_repeats_is_a_group_of_its_own(stage: Any) -> None:
         for index in range(2):
             assert not (await played.run(id=group(1, 1, index))).duplicate
         assert len(played.kept.groups) == 2
+
+
+class Full:
+    """A store without room, which makes producers wait."""
+
+    async def append_group(self, group: GroupId, task_id: str, samples: Any) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+
+async def test_a_group_that_waits_for_room_says_so_before_its_deadline(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.worker.STORE_SECONDS", 0.1)
+    async with stage(SINGLE, store=Full()) as played:
+        code = await code_of(played.run(id=group(1, 1, 0)))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -208,6 +208,10 @@ class Groups:
                 final = error.code() is grpc.StatusCode.INVALID_ARGUMENT
                 self._failures[group] += self._limits.group_tries if final else 1
                 log.warning("group failed", step=step, index=index, error=says(error), final=final)
+            case Fault.PEER if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                # No room: it lasts as long as training does, and that is nobody's failure.
+                self._failing_since.pop(group, None)
+                log.info("group waits for room", step=step, index=index, reason=says(error))
             case Fault.PEER:
                 now = time.monotonic()
                 since = self._failing_since.setdefault(group, now)

@@ -37,6 +37,7 @@ from flexmarl.rollout.policies import EnginePolicy, TurnSource
 from flexmarl.rollout.staleness import STALENESS
 from flexmarl.runtime.errors import (
     FlexMARLError,
+    FullError,
     InvalidJobError,
     InvalidRequestError,
     JobFailedError,
@@ -61,6 +62,8 @@ MOST_EPISODES = 4096
 """At a time; further ones wait for their turn."""
 MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
+STORE_SECONDS = 120.0
+"""How long a played group waits for room in the store; the orchestrator allows more than that."""
 ROUTES_KEPT = 8
 MOST_TOLD = 256
 """Tasks and policies that teach nothing and are told of, each once."""
@@ -177,7 +180,14 @@ class Worker:
         if order.hold:
             self._held.keep(order.id, order.task.id, samples)
             return True
-        stored = await self._store.append_group(order.id, order.task.id, samples)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                stored = await self._store.append_group(order.id, order.task.id, samples)
+        except TimeoutError:
+            # Not the call's own deadline: that would count against the group.
+            raise FullError(
+                f"the store took no group for {STORE_SECONDS:g} s; it is played again"
+            ) from None
         if stored:
             STALENESS.observe(samples, order.id.step)
         return stored
