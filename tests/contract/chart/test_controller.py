@@ -10,21 +10,13 @@ from tests.contract.chart.helm import Helm, Manifest, one, pods
 from tests.contract.chart.test_manifests import CASES
 from tests.contract.chart.test_rights import bound, rights
 
+from flexmarl.controller.apply import UNWATCHED
+from flexmarl.controller.cluster import PLURALS
+from flexmarl.controller.process import RESOURCES
+from flexmarl.controller.render import WORKLOADS
 from flexmarl.controller.settings import ControllerSettings
 
-APPLIED = {
-    "configmaps": "ConfigMap",
-    "deployments": "Deployment",
-    "jobs": "Job",
-    "networkpolicies": "NetworkPolicy",
-    "persistentvolumeclaims": "PersistentVolumeClaim",
-    "podgroups": "PodGroup",
-    "secrets": "Secret",
-    "serviceaccounts": "ServiceAccount",
-    "services": "Service",
-    "statefulsets": "StatefulSet",
-}
-"""Resource -> kind of what the controller applies."""
+KINDS = {plural: kind for kind, (_, plural) in PLURALS.items()} | {"podgroups": "PodGroup"}
 
 
 def environment(manifests: list[Manifest]) -> dict[str, str]:
@@ -65,11 +57,31 @@ def test_it_listens_where_the_probes_look(helm: Helm) -> None:
     }
 
 
-def test_it_may_apply_what_its_code_renders_and_nothing_else(helm: Helm, repo: Path) -> None:
-    sources = repo.glob("operator/src/flexmarl/controller/render/**/*.py")
-    text = "\n".join(file.read_text() for file in sources)
-    rendered = set(re.findall(r'(?:"kind": |kind=)"([A-Z]\w+)"', text)) - {"MARLJob"}
-    granted = rights(bound(helm.render(), "demo-flexmarl"))
-    for verb in ("create", "patch"):
-        may = {r for group, r, v in granted if v == verb and r not in {"events", "marljobs/status"}}
-        assert {APPLIED[resource] for resource in may} == rendered, verb
+def test_it_may_do_what_its_code_does_and_nothing_else(helm: Helm, repo: Path) -> None:
+    files = list(repo.glob("operator/src/flexmarl/controller/**/*.py"))
+    text = "\n".join(file.read_text() for file in files)
+    rendered = "\n".join(file.read_text() for file in files if file.parent.name == "render")
+    used = {(kind, verb) for kind in RESOURCES for verb in ("list", "watch")}
+    used |= {(kind, verb) for kind in UNWATCHED for verb in ("list", "delete")}
+    used |= {(kind, "delete") for kind in WORKLOADS}
+    used |= _named(text)
+    for kind in re.findall(r'(?:"kind": |kind=)"([A-Z]\w+)"', rendered):
+        if kind != "MARLJob":
+            used |= {(kind, "create"), (kind, "patch")}
+    used |= {("Event", "create"), ("Pod/log", "get"), ("MARLJob/status", "patch")}
+    used.add(("MARLJob/finalizers", "update"))
+    granted = {
+        (_kind(resource), verb)
+        for _, resource, verb in rights(bound(helm.render(), "demo-flexmarl"))
+    }
+    assert granted == used
+
+
+def _named(text: str) -> set[tuple[str, str]]:
+    """Kinds that a call names itself."""
+    return {(kind, verb) for verb, kind in re.findall(r'cluster\.(get|delete)\("(\w+)"', text)}
+
+
+def _kind(resource: str) -> str:
+    name, slash, below = resource.partition("/")
+    return KINDS[name] + slash + below

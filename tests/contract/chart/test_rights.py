@@ -46,15 +46,15 @@ def test_it_may_not_touch_what_gives_rights(helm: Helm) -> None:
     assert not groups & {"rbac.authorization.k8s.io", "apiextensions.k8s.io"}
 
 
-def test_watching_namespaces_it_may_do_the_same_in_them_and_nothing_elsewhere(helm: Helm) -> None:
+def test_serving_namespaces_it_may_do_the_same_in_them_and_nothing_elsewhere(helm: Helm) -> None:
     everywhere = rights(bound(helm.render(), "demo-flexmarl"))
     roles = bound(helm.render({"watch.namespaces": ["blue", "green"]}), "demo-flexmarl")
-    cluster = rights(role for role in roles if role["kind"] == "ClusterRole")
-    for namespace in ("blue", "green"):
-        own = [role for role in roles if role["metadata"].get("namespace") == namespace]
-        assert rights(own) == everywhere - cluster
-    assert {resource for _, resource, _ in cluster} <= {"nodes"}
-    assert {verb for _, _, verb in cluster} <= {"get", "list", "watch"}
+    assert [(role["kind"], role["metadata"]["namespace"]) for role in roles] == [
+        ("Role", "blue"),
+        ("Role", "green"),
+    ]
+    for role in roles:
+        assert rights([role]) == everywhere
 
 
 def test_rights_can_be_left_to_others(helm: Helm) -> None:

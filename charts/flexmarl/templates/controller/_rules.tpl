@@ -1,43 +1,46 @@
 {{/*
-What the controller may do in a namespace that it watches. Objects are applied, which needs create and patch;
-what is not wanted any more is deleted.
+What the controller may do in a namespace that it serves: exactly what its code does, see
+tests/contract/chart/test_controller.py. To apply an object is to create or to patch it.
 */}}
 {{- define "flexmarl.rules" -}}
 - apiGroups: [flexmarl.io]
   resources: [marljobs]
-  verbs: [get, list, watch]
+  verbs: [list, watch, delete]
 - apiGroups: [flexmarl.io]
   resources: [marljobs/status]
   verbs: [patch]
+# Some clusters ask for it of who makes an object whose owner cannot go first.
+- apiGroups: [flexmarl.io]
+  resources: [marljobs/finalizers]
+  verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
 - apiGroups: [""]
-  resources: [configmaps, secrets, services, serviceaccounts, persistentvolumeclaims]
+  resources: [configmaps, secrets]
   verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [list, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, create, patch, delete]
+  verbs: [list, create, patch, delete]
 - apiGroups: [scheduling.k8s.io, scheduling.x-k8s.io, scheduling.volcano.sh]
   resources: [podgroups]
-  verbs: [get, list, create, patch, delete]
-{{- end -}}
-
-{{/* Of the cluster, not of a namespace. */}}
-{{- define "flexmarl.clusterRules" -}}
-- apiGroups: [""]
-  resources: [nodes]
-  verbs: [list]
+  verbs: [create, patch]
 {{- end -}}
