@@ -56,8 +56,8 @@ def main() -> int:
             node.replace_process(arguments.argv)
         case "push":
             builder = Builder(where)
-            builder.build(arguments.names)
-            with tempfile.TemporaryDirectory() as directory:
+            with node.in_use(), builder.alone(), tempfile.TemporaryDirectory() as directory:
+                builder.build(arguments.names)
                 node.push(arguments.names, builder, Path(directory) / "images.yaml")
         case "e2e":
             return e2e.run(where, rest, full=arguments.full, gang=gang_scheduling())

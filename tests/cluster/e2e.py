@@ -71,15 +71,16 @@ def _on_kind(pytest: list[str], images: Path, kubeconfig: Path) -> int:
 
 def _on_own(where: Layout, pytest: list[str], images: Path, *, gang: bool) -> int:
     node, builder = Node(where), Builder(where)
-    with node.in_use() as alone:
+    with node.in_use():
         started = node.up(gang=gang)
         try:
-            builder.build([])
-            node.push([], builder, images)
+            with builder.alone():
+                builder.build([])
+                node.push([], builder, images)
             environment = {"FLEXMARL_E2E": "node", "FLEXMARL_E2E_IMAGES": str(images)}
             return node.run(pytest, **environment)
         finally:
-            if started and alone():
+            if started and not node.others_use_it():
                 node.down()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from . import prune
@@ -35,6 +38,13 @@ class Builder:
             "CONTAINERS_STORAGE_CONF": str(settings),
             "TMPDIR": str(self._scratch),
         }
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """From build to push: all working trees share the store and its tags."""
+        with (self._scratch_folder() / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def build(self, names: list[str]) -> None:
         self.base()

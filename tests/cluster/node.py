@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from . import daemons, isolation, prune, settings
 from .images import Builder
@@ -24,6 +25,7 @@ PATIENCE = 90.0
 class Node:
     def __init__(self, where: Layout) -> None:
         self._where = where
+        self._users: TextIO | None = None
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self) -> dict[str, str]:
@@ -39,10 +41,11 @@ class Node:
     def up(self, *, gang: bool) -> bool:
         """Start the node unless it is up with the same switches; say whether it started."""
         require_root()
-        install(self._where)
         with self._alone():
+            install(self._where)
             if self._stands(gang=gang):
                 return False
+            self._refuse_if_used()
             isolation.dissolve(self._where)
             try:
                 self._start(gang=gang)
@@ -54,6 +57,7 @@ class Node:
     def down(self) -> None:
         require_root()
         with self._alone():
+            self._refuse_if_used()
             isolation.dissolve(self._where)
 
     def is_up(self) -> bool:
@@ -78,23 +82,40 @@ class Node:
         prune.containerd(self._ctr, prune.pushed(output).values())
 
     def replace_process(self, command: list[str]) -> None:
+        self._users = (self._where.kept / "users").open("w")
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+        os.set_inheritable(self._users.fileno(), True)  # held until the command ends
         os.execvpe("nsenter", [*self._where.enter, *command], self.environment())
 
     @contextmanager
-    def in_use(self) -> Iterator[Callable[[], bool]]:
-        """Holds the node against others' `down_if_unused`; yields a check that nobody else does."""
+    def in_use(self) -> Iterator[None]:
+        """Holds the node: while anyone does, no other call ends it or starts it anew."""
         self._where.kept.mkdir(parents=True, exist_ok=True)
-        with (self._where.kept / "users").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
+        with (self._where.kept / "users").open("w") as self._users:
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            yield
+        self._users = None
 
-            def alone() -> bool:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return False
-                return True
+    def others_use_it(self) -> bool:
+        own = self._users
+        file = own or (self._where.kept / "users").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            if own:
+                fcntl.flock(own, fcntl.LOCK_SH)
+            else:
+                file.close()
+        return False
 
-            yield alone
+    def _refuse_if_used(self) -> None:
+        if self._where.run.exists() and self.others_use_it():
+            raise MissingError(
+                f"others use the node {self._where.name} right now; FLEXMARL_CLUSTER_NAME=another "
+                "makes a second one"
+            )
 
     def _stands(self, *, gang: bool) -> bool:
         record = self._where.run / "started.json"
