@@ -35,6 +35,8 @@ CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),
+    # A name whose pod came back has another address.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
 ]
 HANDLED = Histogram(
     "flexmarl_grpc_handling_seconds", "Time to handle one call.", ["method", "code"]

@@ -8,8 +8,18 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Discovery(BaseModel):
+    """DNS names, with a port, whose addresses are the processes that are ready."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: str
+    engines: dict[str, str]
+    """By policy."""
 
 
 class Settings(BaseSettings):
@@ -45,6 +55,10 @@ class Settings(BaseSettings):
     engines: dict[str, list[str]] = {}
     """Policy -> addresses of its engines."""
     trainers: list[str] = []
+    slot_policies: dict[str, list[str]] = {}
+    """Address of a trainer -> the policies that it may train; those not named: any."""
+    discovery: Discovery | None = None
+    """On a cluster, instead of `workers` and `engines`."""
     resume_from: str = ""
     """Checkpoint directory to start from, with a manifest."""
 

@@ -4,12 +4,17 @@ Fewer slots than policies is the normal case. A policy's state lies in the share
 that trained it, so a policy keeps its slot: `homes` spreads them once, `next_policy` orders them.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 
 
-def homes(policies: Sequence[str], slots: int) -> list[list[str]]:
-    """The policies of each slot, as even as it goes; `slots` must be at least 1."""
-    return [list(policies[slot::slots]) for slot in range(slots)]
+def homes(policies: Sequence[str], slots: Sequence[Collection[str] | None]) -> list[list[str]]:
+    """The policies of each slot, as even as it goes; `slots` says which each may train (None: any),
+    and there must be one for every policy."""
+    found: list[list[str]] = [[] for _ in slots]
+    for policy in policies:
+        allowed = [n for n, may in enumerate(slots) if may is None or policy in may]
+        found[min(allowed, key=lambda number: len(found[number]))].append(policy)
+    return found
 
 
 def next_policy(

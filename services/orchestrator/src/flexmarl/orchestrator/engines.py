@@ -65,10 +65,10 @@ class Engines:
         self._check = job.spec.weight_sync.check
         self._external = [policy.name for policy in job.spec.policies if policy.external]
         self._untrained = set(job.spec.local_policies) - set(job.spec.trained_policies)
-        self._engines = {
-            policy: [Engine(policy, address, stub) for address, stub in by_address.items()]
-            for policy, by_address in stubs.items()
-        }
+        self._stubs = stubs
+        self._engines: dict[str, list[Engine]] = {policy: [] for policy in stubs}
+        self._watching: dict[Engine, asyncio.Task[None]] = {}
+        self._joined = asyncio.Event()
         self._wanted: dict[str, WeightsRef] = {}
         self._changed = asyncio.Condition()
         self._newest: dict[str, int | None] = {}
@@ -89,9 +89,29 @@ class Engines:
         StateLostError: what was published is gone.
         """
         async with asyncio.TaskGroup() as group:
-            for engines in self._engines.values():
-                for engine in engines:
-                    group.create_task(self._watch(engine))
+            while True:
+                self._joined.clear()
+                self._follow(group)
+                await self._joined.wait()
+
+    def look(self) -> None:
+        """Somebody has come or gone."""
+        self._joined.set()
+
+    def _follow(self, group: asyncio.TaskGroup) -> None:
+        """Watch those that are there, and nobody else."""
+        for policy, by_address in self._stubs.items():
+            engines = self._engines[policy]
+            for engine in [one for one in engines if by_address.get(one.address) is not one.stub]:
+                engines.remove(engine)
+                self._watching.pop(engine).cancel()
+                self._newest.clear()
+            known = {engine.address for engine in engines}
+            for address, stub in by_address.items():
+                if address not in known:
+                    engine = Engine(policy, address, stub)
+                    engines.append(engine)
+                    self._watching[engine] = group.create_task(self._watch(engine))
 
     async def ready(self) -> None:
         """Return once every engine holds what is wanted of it.

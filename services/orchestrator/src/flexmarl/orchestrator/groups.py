@@ -39,12 +39,12 @@ class Workers:
 
     def __init__(self, stubs: dict[str, rollout_pb2_grpc.RolloutAsyncStub], limits: Limits) -> None:
         self._stubs, self._limits = stubs, limits
-        self._outstanding = dict.fromkeys(stubs, 0)
+        self._outstanding: Counter[str] = Counter()
         self._failed_at: dict[str, float] = {}
 
     def capacity(self, episodes: int) -> int:
         """How many groups of that many episodes may be in flight at once."""
-        return max(1, self._limits.episodes_in_flight // episodes) * len(self._stubs)
+        return max(1, self._limits.episodes_in_flight // episodes) * max(1, len(self._stubs))
 
     async def run(
         self, request: rollout_pb2.RunGroupRequest, seconds: float
@@ -54,7 +54,10 @@ class Workers:
         resting = {
             worker for worker, at in self._failed_at.items() if now - at < self._limits.resting
         }
-        worker = choose_worker(self._outstanding, resting)
+        while not self._stubs:  # noqa: ASYNC110  all are gone for the moment
+            await asyncio.sleep(self._limits.resting)
+        here = {worker: self._outstanding[worker] for worker in self._stubs}
+        worker = choose_worker(here, resting)
         self._outstanding[worker] += 1
         try:
             return worker, await self._stubs[worker].RunGroup(request, timeout=seconds)
@@ -69,6 +72,11 @@ class Workers:
         self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
     ) -> None:
         """Have a group that `worker` holds stored at `place`. grpc.aio.AioRpcError as it comes."""
+        if worker not in self._stubs:
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE, nothing, nothing, f"worker {worker} has gone"
+            )
         request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
         await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
 
@@ -103,7 +111,7 @@ class Groups:
     ) -> None:
         """`episodes`: of each group; `seconds`: deadline of one try."""
         self._owner, self._workers, self._limits = owner, workers, limits
-        self._seconds, self._room = seconds, workers.capacity(episodes)
+        self._seconds, self._episodes = seconds, episodes
         self._waiting: set[Place] = set()
         self._in_flight: dict[Place, asyncio.Task[None]] = {}
         self.reissued: Counter[int] = Counter()
@@ -160,7 +168,7 @@ class Groups:
             len(self._in_flight),
             self._failures,
             tries=self._limits.group_tries,
-            room=self._room,
+            room=self._workers.capacity(self._episodes),
         )
         for group in todo.hopeless:
             self._waiting.discard(group)

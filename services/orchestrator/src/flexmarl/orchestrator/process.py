@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.v1 import orchestrator_pb2_grpc
+from flexmarl.orchestrator.desk import Desk, DeskService
 from flexmarl.orchestrator.run import run_job
 from flexmarl.runtime import main as runtime
 from flexmarl.runtime.grpc import serving
@@ -23,13 +25,16 @@ class Process:
     complete: bool = False
 
     async def body(self, settings: Settings, job: MARLJob) -> None:
+        desk = Desk()
         async with serving(
-            lambda server: None,
+            lambda server: orchestrator_pb2_grpc.add_OrchestratorServicer_to_server(
+                DeskService(desk), server
+            ),
             settings.listen,
             token=settings.token,
             drain_seconds=settings.drain_seconds,
         ):
-            await run_job(job, settings)
+            await run_job(job, settings, desk=desk)
         self.complete = True
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from prometheus_client import Gauge
 
+from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.rundir import Phase, RunDir
 
 STEP = Gauge("flexmarl_orchestrator_step", "The step in progress; at the end, all of them.")
@@ -21,8 +22,8 @@ Counts = Callable[[], tuple[int, int]]
 class Report:
     """What is to be said now; `run` says it."""
 
-    def __init__(self, files: RunDir, steps: int) -> None:
-        self._files, self._steps = files, steps
+    def __init__(self, files: RunDir, steps: int, desk: Desk) -> None:
+        self._files, self._steps, self._desk = files, steps, desk
         self._phase, self._step, self._message = Phase.STARTING, 0, ""
         self._groups: Counts | None = None
         self._said: dict[str, object] = {}
@@ -49,6 +50,7 @@ class Report:
         }
         if value != self._said:
             self._said, self._serial = value, self._serial + 1
+            self._desk.said = value
             told = value | {"time": time.time()}
             await asyncio.to_thread(self._files.progress, self._serial, told)
 

@@ -19,6 +19,7 @@ from prometheus_client import Counter
 from flexmarl.contracts.job import MARLJob
 from flexmarl.orchestrator.admission import open_steps
 from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
+from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.engines import Engines
 from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.inputs import Inputs, read_inputs
@@ -32,7 +33,7 @@ from flexmarl.orchestrator.position import (
 )
 from flexmarl.orchestrator.report import Report
 from flexmarl.orchestrator.rundir import Phase, RunDir, lines
-from flexmarl.orchestrator.services import Services, connected, named, wait_for_all
+from flexmarl.orchestrator.services import Services, connected, named, wait_for_all, wait_for_some
 from flexmarl.orchestrator.step import Parts
 from flexmarl.orchestrator.steps import Steps
 from flexmarl.orchestrator.summary import summary
@@ -54,15 +55,17 @@ RECOVERIES = Counter(
 log = structlog.get_logger()
 
 
-async def run_job(job: MARLJob, settings: Settings, limits: Limits | None = None) -> None:
+async def run_job(
+    job: MARLJob, settings: Settings, limits: Limits | None = None, desk: Desk | None = None
+) -> None:
     """Train the job to its end, or from where it stands.
 
     JobFailedError or InvalidJobError: it cannot succeed, `progress.json` says so. Anything else
     is a crash, after which this can be called again.
     """
-    limits = limits or Limits()
+    limits, desk = limits or Limits(), desk or Desk()
     files = RunDir(settings.run_dir)
-    report = Report(files, job.spec.steps)
+    report = Report(files, job.spec.steps, desk)
     try:
         async with asyncio.TaskGroup() as background:
             reporting = background.create_task(report.run())
@@ -70,7 +73,10 @@ async def run_job(job: MARLJob, settings: Settings, limits: Limits | None = None
             addresses = named(job, settings)
             async with connected(job, settings) as services:
                 await wait_for_all(addresses, limits.start)
-                await Run(inputs, services, files, report).to_the_end()
+                await wait_for_some(services.directory, limits.start)
+                looking = background.create_task(services.directory.watch())
+                await Run(inputs, services, files, report, desk).to_the_end()
+                looking.cancel()
             reporting.cancel()
     except BaseExceptionGroup as errors:
         error = cause(errors)
@@ -84,11 +90,13 @@ async def run_job(job: MARLJob, settings: Settings, limits: Limits | None = None
 class Run:
     """One job from here to its end; use once."""
 
-    def __init__(self, inputs: Inputs, services: Services, files: RunDir, report: Report) -> None:
-        self._inputs, self._services = inputs, services
+    def __init__(
+        self, inputs: Inputs, services: Services, files: RunDir, report: Report, desk: Desk
+    ) -> None:
+        self._inputs, self._services, self._desk = inputs, services, desk
         self._job, self._limits = inputs.job, inputs.limits
         self._files, self._report = files, report
-        self._workers = Workers(services.workers, inputs.limits)
+        self._workers = Workers(services.directory.workers, inputs.limits)
         self._incarnation = 0
         self._epochs: dict[str, int] = {}
         self._position = Position(0, time.time(), discard=True)
@@ -150,7 +158,8 @@ class Run:
         await self._take_incarnation()
         services = self._services
         training = Training(self._job, services, self._limits, self._epochs)
-        engines = Engines(self._job, services.engines, self._limits)
+        engines = Engines(self._job, services.directory.engines, self._limits)
+        services.directory.changed = engines.look
         parts = Parts(
             self._job, self._limits, services.experience, self._workers, engines, training
         )
@@ -175,6 +184,7 @@ class Run:
                 position=self._position,
                 files=self._files,
                 report=self._report,
+                desk=self._desk,
                 keep=self._keep,
             )
             await steps.run(stored)

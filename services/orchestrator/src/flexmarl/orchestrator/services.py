@@ -11,8 +11,9 @@ import grpc.aio
 import structlog
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.v1 import engine_pb2_grpc, rollout_pb2_grpc, trainer_pb2_grpc
+from flexmarl.contracts.v1 import trainer_pb2_grpc
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.orchestrator.directory import SECONDS, Directory
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.grpc import channel, wait_ready
 from flexmarl.runtime.settings import Settings
@@ -23,19 +24,30 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class Services:
     experience: ExperienceClient
-    workers: dict[str, rollout_pb2_grpc.RolloutAsyncStub]
-    """By address."""
-    engines: dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]]
-    """By policy and address."""
+    directory: Directory
+    """Of workers and engines."""
     trainers: list[trainer_pb2_grpc.TrainerAsyncStub]
     """By slot."""
+    slots: list[list[str] | None]
+    """The policies that each slot may train; None: any."""
 
 
 def named(job: MARLJob, settings: Settings) -> dict[str, str]:
     """What each service is called in messages -> its address. InvalidJobError: one has none."""
     found = {"experience": settings.experience}
-    found |= {f"worker {number}": address for number, address in enumerate(settings.workers)}
     found |= {f"trainer {number}": address for number, address in enumerate(settings.trainers)}
+    if settings.discovery is not None:
+        missing = [name for name, address in found.items() if not address]
+        missing += [] if settings.trainers or not job.spec.trained_policies else ["a trainer"]
+        missing += [
+            f"engines of {policy}"
+            for policy in job.spec.local_policies
+            if policy not in settings.discovery.engines
+        ]
+        if missing:
+            raise InvalidJobError(f"no address is set for {', '.join(missing)}")
+        return found
+    found |= {f"worker {number}": address for number, address in enumerate(settings.workers)}
     for policy in job.spec.local_policies:
         for number, address in enumerate(settings.engines.get(policy, [])):
             found[f"engine {number} of {policy}"] = address
@@ -50,6 +62,19 @@ def named(job: MARLJob, settings: Settings) -> dict[str, str]:
     if missing:
         raise InvalidJobError(f"no address is set for {', '.join(missing)}")
     return found
+
+
+async def wait_for_some(directory: Directory, seconds: float) -> None:
+    """Return once there is one of each kind; JobFailedError says what did not come."""
+    try:
+        async with asyncio.timeout(seconds):
+            await directory.look()
+            while directory.missing():
+                await asyncio.sleep(SECONDS)
+                await directory.look()
+    except TimeoutError:
+        listed = ", ".join(directory.missing())
+        raise JobFailedError(f"not ready within {seconds:g} s: {listed}; see their logs") from None
 
 
 async def wait_for_all(addresses: dict[str, str], seconds: float) -> None:
@@ -85,23 +110,23 @@ async def connected(job: MARLJob, settings: Settings) -> AsyncIterator[Services]
         async def open_channel(address: str) -> grpc.aio.Channel:
             return await stack.enter_async_context(channel(address, settings.token))
 
+        directory = Directory(
+            settings.token,
+            job.spec.local_policies,
+            settings.discovery,
+            workers=settings.workers,
+            engines=settings.engines,
+        )
+        stack.push_async_callback(directory.close)
+        directory.open()
         yield Services(
             experience=await stack.enter_async_context(
                 ExperienceClient(settings.experience, settings.token)
             ),
-            workers={
-                address: rollout_pb2_grpc.RolloutStub(await open_channel(address))
-                for address in settings.workers
-            },
-            engines={
-                policy: {
-                    address: engine_pb2_grpc.EngineStub(await open_channel(address))
-                    for address in settings.engines[policy]
-                }
-                for policy in job.spec.local_policies
-            },
+            directory=directory,
             trainers=[
                 trainer_pb2_grpc.TrainerStub(await open_channel(address))
                 for address in settings.trainers
             ],
+            slots=[settings.slot_policies.get(address) for address in settings.trainers],
         )

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from prometheus_client import Histogram
@@ -20,6 +21,7 @@ from prometheus_client import Histogram
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
 from flexmarl.orchestrator import checkpoint as checkpoints
 from flexmarl.orchestrator.checkpoint import Checkpoint
+from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.evaluation import Evaluation
 from flexmarl.orchestrator.inputs import Inputs
 from flexmarl.orchestrator.plan import checkpoint_due, eval_due
@@ -55,13 +57,14 @@ class Steps:
         position: Position,
         files: RunDir,
         report: Report,
+        desk: Desk,
         keep: Callable[[Position], Awaitable[None]],
     ) -> None:
         self._inputs, self._parts, self._incarnation = inputs, parts, incarnation
         self._spec = inputs.job.spec
         self._position, self._keep = position, keep
         self._keeping = asyncio.Lock()
-        self._files, self._report = files, report
+        self._files, self._report, self._desk = files, report, desk
         self._evaluated: list[int] = []
         self._history: list[Line] = []
         """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
@@ -92,8 +95,57 @@ class Steps:
                 rollouts.stand_at(self._position.step, self._history)
                 if self._position.step == self._spec.steps:
                     break
-                await self._step(rollouts)
+                if not await self._step_unless_asked_to_save(rollouts):
+                    await self._save_and_rest(rollouts)
             playing.cancel()
+
+    async def _step_unless_asked_to_save(self, rollouts: Rollouts) -> bool:
+        """One step; False: it was given up, or not begun, because the job is to be saved.
+
+        A step all of whose groups are played goes to its end: trainers may have committed it.
+        """
+        if self._desk.save.is_set():
+            return False
+        step = rollouts.step(self._position.step)
+        stepping = asyncio.create_task(self._step(rollouts))
+        asked = asyncio.create_task(self._desk.save.wait())
+        try:
+            both: set[asyncio.Task[Any]] = {stepping, asked}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not stepping.done() and not step.complete.is_set():
+                return False
+            await stepping
+            return True
+        finally:
+            for task in (stepping, asked):
+                task.cancel()
+            await asyncio.gather(stepping, asked, return_exceptions=True)
+
+    async def _save_and_rest(self, rollouts: Rollouts) -> None:
+        """Save where the job stands, say so, and wait for the end of this process."""
+        position = self._position
+        last = position.checkpoint
+        if position.step and (last is None or last.step != position.step):
+            directory = checkpoints.directory_of(self._inputs.checkpoints, position.step)
+            uid = self._inputs.settings.job_uid
+            before = tuple(name for name in (last.lineage if last else ()) if name != uid)
+            saving = Checkpoint(directory, position.step, (*before, uid), rollouts.draws())
+            await self._still_ours()
+            await asyncio.to_thread(checkpoints.begin, directory)
+            standing = Standing(position.step, position.checkpoint, position.discard)
+            saved = await self._parts.training.save_all(standing, directory)
+            await asyncio.to_thread(
+                checkpoints.finish,
+                saving,
+                saved,
+                self._inputs.cursor(saving.step),
+                incarnation=self._incarnation,
+            )
+            await self._move(rollouts, lambda same: replace(same, checkpoint=saving))
+        self._desk.saved = position.step
+        self._report.now(Phase.RUNNING, position.step, "saved; waiting for the end")
+        log.info("saved, resting", step=position.step)
+        await asyncio.Event().wait()
 
     async def _evaluate(self) -> None:
         """The version that the job stands at, unless that is not due or was done."""
@@ -226,6 +278,7 @@ class Steps:
 
     async def _write(self, finished: Finished, saving: Checkpoint | None) -> Finished:
         """What was written down of the step: by us or, before a crash, by another incarnation."""
+        self._desk.line = finished.line
         known = [line["step"] for line in self._history[-1:]] == [finished.line["step"]]
         if known:
             finished = replace(finished, line=self._history[-1], episodes=[])

@@ -82,7 +82,7 @@ class Training:
         """`epochs`: the last ones known, by policy; updated here, kept by the caller."""
         self._services, self._limits, self._epochs = services, limits, epochs
         policies = job.spec.trained_policies
-        self._homes = homes(policies, len(services.trainers)) if policies else []
+        self._homes = homes(policies, services.slots) if policies else []
         self._bound: list[str | None] = [None] * len(self._homes)
         self._followed: set[str] = set()
         """Policies that stand where the job does: from now on their shared memory is right."""
@@ -112,6 +112,24 @@ class Training:
                 results[policy] = await self._persist(
                     number, policy, partial(self._train, number, policy, order)
                 )
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(self._homes)):
+                group.create_task(slot(number))
+        return results
+
+    async def save_all(self, standing: Standing, directory: Path) -> dict[str, Saved]:
+        """Have every policy save the version that the job stands at."""
+        results: dict[str, Saved] = {}
+
+        async def one(number: int, policy: str) -> None:
+            await self._bind(number, policy, standing)
+            version = standing.version
+            results[policy] = await self._save(number, policy, version, directory / policy)
+
+        async def slot(number: int) -> None:
+            for policy in self._homes[number]:
+                await self._persist(number, policy, partial(one, number, policy))
 
         async with asyncio.TaskGroup() as group:
             for number in range(len(self._homes)):

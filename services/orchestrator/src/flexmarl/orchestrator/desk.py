@@ -1,0 +1,53 @@
+"""Where the orchestrator can be asked: how far it is, and to save and rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from flexmarl.contracts.v1 import orchestrator_pb2 as pb
+from flexmarl.contracts.v1 import orchestrator_pb2_grpc
+
+
+class Desk:
+    """What the outside is told and asks for; the job writes and reads it."""
+
+    def __init__(self) -> None:
+        self.said: Mapping[str, Any] = {}
+        """As in `progress.json`."""
+        self.line: Mapping[str, Any] | None = None
+        """Of the last step, as in `metrics.jsonl`."""
+        self.save = asyncio.Event()
+        """The last finished step is to be saved, and no other begun."""
+        self.saved: int | None = None
+
+
+class DeskService(orchestrator_pb2_grpc.OrchestratorServicer):
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def Progress(self, request: pb.ProgressRequest, context: Any) -> pb.ProgressResponse:  # noqa: N802
+        desk, said = self._desk, self._desk.said
+        answer = pb.ProgressResponse(
+            phase=said.get("phase", ""),
+            step=said.get("step", 0),
+            steps=said.get("steps", 0),
+            message=said.get("message", ""),
+            groups_done=said.get("groups_done", 0),
+            groups_total=said.get("groups_total", 0),
+            saved=desk.saved,
+        )
+        if desk.line is not None:
+            rewards = [agent.get("reward") for agent in desk.line["agents"].values()]
+            known = [reward for reward in rewards if reward is not None]
+            if known:
+                answer.reward = sum(known) / len(known)
+            seconds = desk.line["seconds"]["step"]
+            if seconds > 0:
+                answer.tokens_per_second = desk.line["tokens"]["sampled"] / seconds
+        return answer
+
+    async def Save(self, request: pb.SaveRequest, context: Any) -> pb.SaveResponse:  # noqa: N802
+        self._desk.save.set()
+        return pb.SaveResponse()
