@@ -16,7 +16,7 @@ import pytest
 from .conftest import MakeJob
 from .running import Job, wait_until
 from .specs import TIRELESS, replicated, team
-from .strikes import STORE_LOST, one_of, processes_of, send
+from .strikes import POD_LOST, one_of, processes_of, send
 from .tormented import deviations, phase_of
 
 pytestmark = pytest.mark.e2e
@@ -67,9 +67,8 @@ def test_a_zombie_trainer_and_a_zombie_worker_count_for_nothing(
         time.sleep(3)  # it is there again, and waits
     in_the_middle_of_a_step(job, job.steps() + 1)
     with standing_still(one_of(job, CHANCE, "worker")):
-        lost = said(job, "orchestrator", "the step is played again")
-        STORE_LOST.blow(job, CHANCE)
-        wait_until(lambda: said(job, "orchestrator", "the step is played again") > lost)
+        POD_LOST.blow(job, CHANCE)  # which always ends the incarnation
+        wait_until(lambda: said(job, "orchestrator", "the job falls back"))
         time.sleep(1)
     ends_the_same(job, starting_reference.result())
 
