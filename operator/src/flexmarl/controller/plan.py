@@ -43,9 +43,9 @@ def plan(status: Mapping[str, Any], seen: Observed, phase: Phase, ttl: float | N
         return Plan(Wish.KEPT, evidence=bool(seen.pods), delete_job=seen.now >= over, again=over)
     if phase is Phase.SUSPENDING:
         until = _moment(status, "suspendingSince") + seen.suspend_timeout
-        talks = seen.orchestrator is JobState.ACTIVE and seen.progress is not None
-        saved = talks and seen.progress is not None and seen.progress.saved >= 0
-        if seen.orchestrator is JobState.ACTIVE and not saved and seen.now < until:
+        saved = seen.progress is not None and seen.progress.saved >= 0
+        worth = bool(status.get("step"))  # before the first step there is nothing to save
+        if seen.orchestrator is JobState.ACTIVE and worth and not saved and seen.now < until:
             return Plan(Wish.AS_IT_IS, save=True, again=until)
         return Plan(Wish.KEPT, again=due(status, seen))
     if phase is Phase.SUSPENDED:

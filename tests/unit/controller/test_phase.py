@@ -1,0 +1,157 @@
+"""Phases, status and plans: what is seen decides, and it settles."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controller.seen import a_pod, observations, seen, subject
+
+from flexmarl.controller.findings import find
+from flexmarl.controller.observed import Ended, JobState, Observed, Progress, Workload
+from flexmarl.controller.phase import FINAL, Phase, next_phase
+from flexmarl.controller.plan import Wish, plan
+from flexmarl.controller.status import next_status, phase_of
+
+SPEC = subject().job.spec
+
+
+@given(st.sampled_from(Phase), observations)
+def test_a_phase_settles_in_one_step(current: Phase, what: Observed) -> None:
+    once = next_phase(current, what, find(what))
+    assert next_phase(once, what, find(what)) is once
+
+
+@given(st.sampled_from(FINAL), observations)
+def test_the_end_is_the_end(current: Phase, what: Observed) -> None:
+    assert next_phase(current, what, find(what), overdue=True) is current
+
+
+@given(observations)
+def test_a_status_settles_in_one_step(what: Observed) -> None:
+    findings = find(what)
+    phase = next_phase(Phase.PENDING, what, findings)
+    once = next_status({}, what, findings, phase, SPEC)
+    again = next_phase(phase_of(once), what, findings)
+    assert next_status(once, what, findings, again, SPEC) == once
+
+
+@given(observations)
+def test_reasons_are_words_for_machines(what: Observed) -> None:
+    findings = find(what)
+    status = next_status({}, what, findings, next_phase(Phase.STARTING, what, findings), SPEC)
+    reasons = [status["reason"], *(one["reason"] for one in status["conditions"])]
+    assert all(reason.isalpha() for reason in reasons)
+
+
+@given(observations)
+def test_pods_of_a_job_that_ended_go_and_leave_evidence(what: Observed) -> None:
+    status = next_status({}, what, [], Phase.FAILED, SPEC)
+    todo = plan(status, what, Phase.FAILED, ttl=None)
+    assert todo.wish is Wish.KEPT
+    assert todo.evidence == bool(what.pods)
+    assert not todo.delete_job
+
+
+def test_restarts_are_counted_once_and_outlive_their_pods() -> None:
+    first = next_status({}, seen(pods=(a_pod(restarts=2),)), [], Phase.RUNNING, SPEC)
+    assert first["restarts"] == {"engine": 2}
+    gone = next_status(first, seen(pods=()), [], Phase.RUNNING, SPEC)
+    other = seen(pods=(a_pod(uid="other", restarts=1),))
+    back = next_status(gone, other, [], Phase.RUNNING, SPEC)
+    assert back["restarts"] == {"engine": 3}
+    assert next_status(back, other, [], Phase.RUNNING, SPEC) == back
+
+
+def test_an_evicted_pod_is_no_restart() -> None:
+    evicted = a_pod(restarts=1, disrupted=True)
+    assert next_status({}, seen(pods=(evicted,)), [], Phase.RUNNING, SPEC)["restartsTotal"] == 0
+
+
+def test_a_hopeless_process_ends_the_job_with_its_last_words() -> None:
+    pod = a_pod("trainer", ended=Ended(3, "Error", "loading\nthe model has no head\n"))
+    what = seen(pods=(pod,), orchestrator=JobState.ACTIVE)
+    phase = next_phase(Phase.RUNNING, what, find(what))
+    status = next_status({"phase": "Running"}, what, find(what), phase, SPEC)
+    assert (status["phase"], status["reason"]) == ("Failed", "ProcessFailed")
+    assert "the model has no head" in status["message"]
+    assert status["failure"]["pod"] == pod.name
+    assert status["failure"]["exitCode"] == 3
+
+
+def test_an_orchestrator_beyond_its_restarts_says_how_often_it_tried() -> None:
+    what = seen(
+        pods=(a_pod("orchestrator", ended=Ended(1, "Error", "boom")),),
+        orchestrator=JobState.FAILED,
+        orchestrator_reason="BackoffLimitExceeded",
+        limits={"orchestrator": 2},
+    )
+    status = next_status({}, what, [], Phase.FAILED, SPEC)
+    assert status["reason"] == "RestartsExceeded"
+    assert "after 2 restarts: boom" in status["message"]
+    assert status["failure"]["role"] == "orchestrator"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "message", "reason"),
+    [
+        ("ImagePullBackOff", "not found", "ImagePullFailed"),
+        ("CreateContainerConfigError", 'secret "x" not found', "SecretMissing"),
+        ("CrashLoopBackOff", "back-off", "ContainerRestarting"),
+    ],
+)
+def test_a_container_that_does_not_start_has_a_reason(
+    waiting: str, message: str, reason: str
+) -> None:
+    (found,) = find(seen(pods=(a_pod(waiting=waiting, waiting_message=message),)))
+    assert found.reason == reason
+    assert "team-engine-0" in found.message
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", "InsufficientCapacity"),
+        ("0/1 nodes: didn't match Pod's node affinity/selector.", "NoMatchingNode"),
+        ("pod has unbound immediate PersistentVolumeClaims", "ClaimPending"),
+    ],
+)
+def test_a_pod_without_a_node_has_a_reason(message: str, reason: str) -> None:
+    (found,) = find(seen(pods=(a_pod(unschedulable=message),)))
+    assert found.reason == reason
+
+
+def test_lacking_capacity_is_told_in_numbers() -> None:
+    stuck = a_pod(name="e-1", uid="1", unschedulable="1 Insufficient nvidia.com/gpu")
+    placed = a_pod(name="e-0", uid="0", node="node1")
+    (found,) = find(seen(pods=(placed, stuck)))
+    assert "2 pods wanted, 1 placed" in found.message
+    assert "nvidia.com/gpu" in found.message
+
+
+def test_a_suspended_job_saves_before_its_pods_go() -> None:
+    workload = Workload("StatefulSet", "x", "engine", 1)
+    pods = (a_pod("orchestrator", ready=True),)
+    what = seen(
+        suspend=True,
+        orchestrator=JobState.ACTIVE,
+        pods=pods,
+        workloads=(workload,),
+        progress=Progress("Running", 2),
+    )
+    phase = next_phase(Phase.RUNNING, what, [])
+    assert phase is Phase.SUSPENDING
+    status = next_status({"phase": "Running", "step": 2}, what, [], phase, SPEC)
+    todo = plan(status, what, phase)
+    assert todo.wish is Wish.AS_IT_IS
+    assert todo.save
+    late = seen(
+        now=1301.0, suspend=True, orchestrator=JobState.ACTIVE, pods=pods, workloads=(workload,)
+    )
+    assert plan(status, late, phase).wish is Wish.KEPT
+    none = seen(suspend=True)
+    assert next_phase(phase, none, []) is Phase.SUSPENDED
+
+
+def test_a_job_that_has_not_trained_yet_has_nothing_to_save() -> None:
+    what = seen(suspend=True, orchestrator=JobState.ACTIVE, pods=(a_pod("orchestrator"),))
+    status = next_status({}, what, [], Phase.SUSPENDING, SPEC)
+    assert plan(status, what, Phase.SUSPENDING).wish is Wish.KEPT

@@ -1,0 +1,169 @@
+"""Manifests: what always holds of them, and a few to look at."""
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
+from tests.unit.controller.seen import INSTALLATION, document, subject
+
+from flexmarl.contracts import rules
+from flexmarl.controller import scale
+from flexmarl.controller.names import LONGEST, Manifest, child
+from flexmarl.controller.render import WORKLOADS, render
+from flexmarl.controller.render.merge import laid_over
+from flexmarl.controller.scale import Engines
+
+NAMES = st.from_regex(r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", fullmatch=True)
+POOLS = {
+    "pools": [
+        {"name": "fast", "role": "engine", "gpus": 1, "min": 1, "max": 4,
+         "nodeSelector": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},
+        {"name": "slots", "role": "trainer", "gpus": 2, "min": 1, "max": 2},
+    ],
+}  # fmt: skip
+
+
+def pooled() -> dict[str, Any]:
+    plain = document(policies=3, **POOLS)
+    for policy in plain["spec"]["policies"]:
+        policy["pools"] = ["fast", "slots"]
+    assert not rules.check(plain)
+    return plain
+
+
+def rendered(plain: dict[str, Any] | None = None, **wanted: int) -> list[Manifest]:
+    return render(subject(plain), INSTALLATION, {k.replace("_", "-"): v for k, v in wanted.items()})
+
+
+def named(manifests: list[Manifest], name: str) -> Manifest:
+    """The last one: workloads come after the Services of their name."""
+    return next(one for one in reversed(manifests) if one["metadata"]["name"] == name)
+
+
+@pytest.mark.parametrize("plain", [document(), pooled()], ids=["plain", "pools"])
+def test_every_manifest_is_one_that_kubernetes_knows(plain: dict[str, Any]) -> None:
+    for manifest in rendered(plain):
+        kubernetes_validate.validate(manifest, "1.29", strict=True)
+
+
+@settings(max_examples=50)
+@given(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True))
+def test_names_fit_whatever_the_job_is_called(job: str, policies: list[str]) -> None:
+    plain = document(job, len(policies))
+    for policy, agent, name in zip(
+        plain["spec"]["policies"], plain["spec"]["agents"], policies, strict=True
+    ):
+        policy["name"] = agent["policy"] = name
+    manifests = rendered(plain)
+    names = [(one["kind"], one["metadata"]["name"]) for one in manifests]
+    assert len(set(names)) == len(names)
+    for _, name in names:
+        assert len(name) <= LONGEST
+        assert name[0].isalpha()
+        assert name[-1].isalnum()
+
+
+@given(NAMES, st.lists(st.text("abc-", min_size=1, max_size=60), min_size=1, max_size=3))
+def test_a_shortened_name_is_another_for_another_child(job: str, parts: list[str]) -> None:
+    assert child(job, *parts, "a") != child(job, *parts, "b")
+
+
+@given(st.dictionaries(st.sampled_from([f"policy-{n}" for n in range(3)]), st.integers(0, 9)))
+def test_scaling_changes_nothing_but_replicas(wanted: dict[str, int]) -> None:
+    before, after = (render(subject(pooled()), INSTALLATION, want) for want in ({}, wanted))
+    for one, other in zip(before, after, strict=True):
+        for manifest in (one, other):
+            if manifest["kind"] == "StatefulSet":
+                del manifest["spec"]["replicas"]
+        assert one == other
+
+
+@given(
+    st.dictionaries(st.sampled_from([f"policy-{n}" for n in range(3)]), st.integers(0, 99)),
+    st.integers(1, 6),
+    st.integers(0, 4),
+)
+def test_a_pool_keeps_its_bounds_and_serves_everybody(
+    wanted: dict[str, int], least: int, more: int
+) -> None:
+    plain = pooled()
+    plain["spec"]["pools"][0] |= {"min": least, "max": max(3, least + more)}
+    counts = scale.engines(subject(plain).job.spec, wanted)
+    assert all(count >= 1 for count in counts.values())
+    assert least <= sum(counts.values()) <= max(3, least + more)
+    assert set(counts) == {Engines(f"policy-{n}", "fast") for n in range(3)}
+
+
+def test_a_claim_that_is_kept_has_no_owner() -> None:
+    kept = named(rendered(), "team-run")
+    assert "ownerReferences" not in kept["metadata"]
+    gone = named(rendered(document(checkpoint={"claim": {"retain": False}})), "team-run")
+    assert gone["metadata"]["ownerReferences"]
+    others = [one for one in rendered() if one["kind"] != "PersistentVolumeClaim"]
+    assert all(one["metadata"]["ownerReferences"] for one in others)
+
+
+def test_pods_fit_the_restricted_profile() -> None:
+    for manifest in rendered(pooled()):
+        if manifest["kind"] in WORKLOADS:
+            spec = manifest["spec"]["template"]["spec"]
+            assert spec["automountServiceAccountToken"] is False
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            for container in (*spec["containers"], *spec.get("initContainers", ())):
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_template_is_laid_over_ours_and_cannot_hide_a_pod() -> None:
+    template = {
+        "metadata": {"labels": {"flexmarl.io/job": "other", "team": "blue"}},
+        "spec": {
+            "containers": [
+                {"name": "main", "env": [{"name": "HF_TOKEN", "value": "x"}]},
+                {"name": "extra", "image": "y"},
+            ],
+            "priorityClassName": "high",
+        },
+    }
+    made = named(rendered(document(roles={"worker": {"template": template}})), "team-worker")
+    pod = made["spec"]["template"]
+    assert pod["metadata"]["labels"]["flexmarl.io/job"] == "team"
+    assert pod["metadata"]["labels"]["team"] == "blue"
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["main", "extra"]
+    main = pod["spec"]["containers"][0]
+    assert main["env"][-1] == {"name": "HF_TOKEN", "value": "x"}
+    assert main["image"] == "registry.example/slim:1"
+    assert pod["spec"]["priorityClassName"] == "high"
+
+
+@given(st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.text(max_size=3), inner, max_size=3)))  # fmt: skip
+def test_nothing_laid_over_changes_nothing(tree: Any) -> None:
+    assert laid_over({"a": tree}, {}) == {"a": tree}
+
+
+@pytest.mark.parametrize("kind", ["native", "coscheduling", "volcano"])
+def test_a_gang_counts_every_pod_that_starts(kind: str) -> None:
+    manifests = rendered(document(gang={"kind": kind}))
+    (group,) = [one for one in manifests if one["kind"] == "PodGroup"]
+    spec = group["spec"]
+    count = spec.get("minMember") or spec["schedulingPolicy"]["gang"]["minCount"]
+    started = [one["spec"].get("replicas", 1) for one in manifests if one["kind"] in WORKLOADS]
+    assert count == sum(started)
+
+
+def test_pods_of_pools(snapshot: SnapshotAssertion) -> None:
+    manifests = rendered(pooled(), policy_0=2)
+    assert named(manifests, "team-engine-fast-policy-0") == snapshot
+    assert named(manifests, "team-trainer-slots") == snapshot
+
+
+def test_the_orchestrators_job(snapshot: SnapshotAssertion) -> None:
+    assert named(rendered(), "team-orchestrator") == snapshot
+
+
+def test_who_may_call(snapshot: SnapshotAssertion) -> None:
+    assert [one for one in rendered() if one["kind"] == "NetworkPolicy"] == snapshot
