@@ -155,6 +155,13 @@ async def store(server: Server, uid: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+async def another(server: Server, uid: str) -> AsyncIterator[Store]:
+    """A second instance, which did not see what the first one stored."""
+    async with Store(server.url, uid, POLICIES) as store:
+        yield store
+
+
+@pytest.fixture
 async def client(store: Store) -> AsyncIterator[ExperienceClient]:
     """Through a real channel to a real service."""
     async with (

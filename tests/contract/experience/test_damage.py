@@ -28,7 +28,7 @@ def dead_letters(reason: str) -> float:
 
 @pytest.mark.parametrize("damage", ["undecodable", "lost", "lost data"])
 async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
-    server: Server, store: Store, uid: str, damage: str
+    server: Server, store: Store, another: Store, uid: str, damage: str
 ) -> None:
     incarnation = await fill(store, 0, 3)
     keys, reason = Keys(uid), damage.partition(" ")[0]
@@ -42,7 +42,7 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
         else:
             client.setrange(keys.data("solver", stream_id), 7, b"\xff garbage")
     epoch = await store.take_epoch("solver")
-    assert await indexes(store, "solver", epoch, 0) == [0, 2]
+    assert await indexes(another, "solver", epoch, 0) == [0, 2]
     assert dead_letters(reason) == before + 1
     assert (await store.stored(0)).indexes == [0, 2]
     with server.client() as client:

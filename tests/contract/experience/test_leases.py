@@ -10,6 +10,7 @@ from tests.contract.experience.filling import fill, indexes, leased
 from tests.unit.experience.groups import POLICIES, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.entries import Name
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import MAX_LEASE_BYTES
 from flexmarl.experience.samples import GroupId
@@ -113,6 +114,23 @@ async def test_a_large_group_comes_back_whole_and_none_of_it_lies_in_the_stream(
     with server.client() as client:
         [(_, fields)] = client.xrange(Keys(uid).stream("solver"))
     assert sum(map(len, fields.values())) < 1000
+
+
+async def test_what_was_just_stored_is_handed_out_once_without_reading_it(
+    server: Server, store: Store, uid: str
+) -> None:
+    """And read again whenever somebody asks again."""
+    await fill(store, 0, 3)
+    epoch = await store.take_epoch("solver")
+    with server.client() as client:
+        for name in client.zrange(Keys(uid).entries("solver", 0), 0, -1)[:2]:
+            stream_id = Name.parse(name).stream_id
+            client.rename(Keys(uid).data("solver", stream_id), f"{Keys(uid).prefix}{stream_id}")
+        assert await indexes(store, "solver", epoch, 0) == [0, 1, 2]
+        for name in client.zrange(Keys(uid).entries("solver", 0), 0, -1)[:1]:
+            stream_id = Name.parse(name).stream_id
+            client.rename(f"{Keys(uid).prefix}{stream_id}", Keys(uid).data("solver", stream_id))
+    assert await indexes(store, "solver", epoch, 0) == [0, 2]
 
 
 async def test_one_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:

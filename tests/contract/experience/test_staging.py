@@ -48,14 +48,14 @@ async def test_what_is_stored_stays_and_nothing_else(
 
 
 async def test_of_a_lost_entry_only_its_policy_takes_data_again(
-    server: Server, store: Store, uid: str
+    server: Server, store: Store, another: Store, uid: str
 ) -> None:
     incarnation = await fill(store, 0, 1)
     epoch = await store.take_epoch("solver")
     with server.client() as client:
         [(stream_id, _)] = client.xrange(Keys(uid).stream("solver"))
         client.delete(Keys(uid).data("solver", stream_id.decode()))
-        assert await indexes(store, "solver", epoch, 0) == []
+        assert await indexes(another, "solver", epoch, 0) == []
         assert await store.append(sent(GroupId(incarnation, 0, 0)))
         assert (staged(client, uid), len(data(client, uid))) == ([], 2)
     assert await indexes(store, "solver", epoch, 0) == [0]

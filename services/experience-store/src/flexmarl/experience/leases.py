@@ -15,7 +15,9 @@ from redis.asyncio import Redis
 
 from flexmarl.experience import scripts
 from flexmarl.experience.entries import Name, UndecodableError, check, remains
+from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.keys import Keys
+from flexmarl.experience.wire import Part
 from flexmarl.runtime.errors import InvalidRequestError
 
 LEASED = Counter("flexmarl_experience_leased_groups_total", "Groups handed out.", ["policy"])
@@ -37,7 +39,7 @@ def check_cursor(cursor: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    groups: list[bytes]
+    groups: list[Part]
     """Messages of leased groups, as they were stored."""
     cursor: str
 
@@ -47,8 +49,8 @@ class LostError(Exception):
 
 
 class Leases:
-    def __init__(self, redis: Redis, keys: Keys) -> None:
-        self._redis, self._keys = redis, keys
+    def __init__(self, redis: Redis, keys: Keys, fresh: Fresh) -> None:
+        self._redis, self._keys, self._fresh = redis, keys, fresh
         self._locate = redis.register_script(scripts.LOCATE)
         self._discard = redis.register_script(scripts.DISCARD)
 
@@ -63,24 +65,34 @@ class Leases:
         names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
         if not names:
             return Leased([], cursor)
+        found = {name: self._fresh.take(policy, name.text) for name in names}
+        absent = [name for name, data in found.items() if data is None]
+        if absent:
+            found |= await self._fetch(policy, step, absent)
+        groups = [data for name in names if (data := found[name]) is not None]
+        LEASED.labels(policy).inc(len(groups))
+        return Leased(groups, names[-1].position)
+
+    async def _fetch(self, policy: str, step: int, names: list[Name]) -> dict[Name, Part | None]:
+        """The data of these entries; none of those that cannot be read, which are buried."""
+        keys = self._keys
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
             pipe.mget([keys.data(policy, name.stream_id) for name in names])
-            *found, data = await pipe.execute()
-        groups: list[bytes] = []
-        for name, entries, own in zip(names, found, data, strict=True):
-            fields = entries[0][1] if entries else {}
+            *entries, data = await pipe.execute()
+        found: dict[Name, Part | None] = {}
+        for name, entry, own in zip(names, entries, data, strict=True):
+            fields = entry[0][1] if entry else {}
             try:
                 if not fields or own is None:
                     raise LostError("lost")
                 check(fields, own, step, name.index)
+                found[name] = own
             except (LostError, UndecodableError) as error:
                 await self._bury(policy, step, name, remains(fields, own or b""), error)
-            else:
-                groups.append(own)
-        LEASED.labels(policy).inc(len(groups))
-        return Leased(groups, names[-1].position)
+                found[name] = None
+        return found
 
     async def _bury(
         self, policy: str, step: int, name: Name, left: list[bytes], error: Exception

@@ -105,7 +105,8 @@ return taken
 APPEND = f"""#!lua flags=allow-oom
 -- KEYS: incarnation, closed, steps, stored, then staged data, stream and entries of each policy
 -- ARGV: incarnation, step, index, channel, then of each policy: name, bytes, meta, status
--- Stored, with the lengths of the streams; or unstaged, when data is missing, with the oldest step
+-- Stored, with the length of each stream and the name of its entry, empty where there was one; or
+-- unstaged, when data is missing, with the oldest step
 -- that still has identities and how many there are of this one. Nothing stays staged.
 {FENCE}
 {STREAM_ID}
@@ -143,15 +144,18 @@ local at, reply = 5, {{'stored'}}
 for key = 5, #KEYS, 3 do
   local staged, stream, entries = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   local policy, bytes, meta, status = unpack(ARGV, at, at + 3)
+  local name = ''
   if not lost or wanted[policy] then
     local id = redis.call('XADD', stream, '*', 'meta', meta, 'status', status)
     redis.call('RENAME', staged, data_key(stream, id))
     redis.call('PERSIST', data_key(stream, id))
-    redis.call('ZADD', entries, 0, padded(id) .. ':' .. bytes .. ':' .. index)
+    name = padded(id) .. ':' .. bytes .. ':' .. index
+    redis.call('ZADD', entries, 0, name)
   else
     redis.call('UNLINK', staged)
   end
   reply[#reply + 1] = redis.call('XLEN', stream)
+  reply[#reply + 1] = name
   at = at + 4
 end
 redis.call('HSET', KEYS[4], index, '')

@@ -8,7 +8,8 @@
 4. Epochs, not leases: what was handed out stays until it is committed. A reader that was replaced
    has an older epoch, a writer an older incarnation; both are refused, no clock decides.
 
-Full memory makes producers wait; nothing is ever trimmed. Stateless: all of it is in the server.
+Full memory makes producers wait; nothing is ever trimmed. Stateless: all of it is in the server,
+what this process remembers beside it (`fresh`) saves reading only.
 
 Which entries of a policy's stream belong to a step stands in a sorted set beside it, because with
 staleness several steps lie mixed in one stream: leases and commits touch their own step only.
@@ -32,6 +33,7 @@ from flexmarl.experience.appends import Appends
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
+from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
@@ -86,12 +88,13 @@ class Store:
         self._too_small: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stuck: tuple[int, float] | None = None
         self._redis = connect(url, ca_file)
-        self._leases = Leases(self._redis, keys)
+        fresh = Fresh()
+        self._leases = Leases(self._redis, keys, fresh)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
-        self._appends = Appends(self._redis, keys)
+        self._appends = Appends(self._redis, keys, fresh)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._close = self._redis.register_script(scripts.CLOSE)
         self._put_state = self._redis.register_script(scripts.PUT_STATE)
