@@ -52,7 +52,8 @@ spec.lr (line 8): unknown field here; did you mean spec.policies[].training.lr?
 spec.policies[0].name (line 10): "Solver" is not allowed; must be lower-case letters, digits and \
 inner "-", as in solver-1
 spec.policies[0].model.uri (line 11): "rndom://llama?hidden=64" is not allowed; must be a URI that \
-starts with random://, file://, pypi:// or hf://; did you mean "random://llama?hidden=64"?
+starts with random://, file://, pypi://, hf://, s3:// or pvc://; did you mean \
+"random://llama?hidden=64"?
 spec.policies[0].training.lr (line 13): -1 is not allowed; must be greater than 0
 spec.policies[0].training.algorithm (line 14): "gpro" is not allowed; must be grpo, dr-grpo, rloo, \
 reinforce-pp or none; did you mean "grpo"?

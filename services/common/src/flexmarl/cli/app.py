@@ -12,14 +12,19 @@ import typer
 from typer.core import TyperGroup
 
 from flexmarl.cli.commands import (
+    apply,
     bench,
     episodes,
     export,
     fetch,
+    logs,
+    open_,
     report,
+    resume,
     run,
     serve,
     status,
+    suspend,
     validate,
     version,
 )
@@ -28,10 +33,15 @@ from flexmarl.cli.console import FAILED, INTERRUPTED, INVALID, CommandError, war
 HELP = """Train teams of language-model agents by reinforcement learning.
 
 A job is a MARLJob in a YAML file; `flexmarl run job.yaml` trains it on this machine, with all
-processes under one supervisor. What happened is kept in runs/NAME.
+processes under one supervisor. What happened is kept in runs/NAME. `flexmarl apply job.yaml` trains
+it on a Kubernetes cluster where FlexMARL is installed.
 """
 EXIT_CODES = """Exit codes: 0 done; 1 failed (the reason is on stderr); 2 the job file or the
 command is invalid; 130 interrupted by Ctrl-C."""
+
+
+EXTRAS = {"kubernetes": "cluster", "aiohttp": "cluster", "obstore": "fetch", "dulwich": "fetch"}
+"""Packages that not every installation has, by the extra that brings them."""
 
 
 class Commands(TyperGroup):
@@ -50,6 +60,12 @@ class Commands(TyperGroup):
             raise typer.Exit(INVALID) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get(str(error.name).partition(".")[0])
+            if extra is None:
+                raise
+            warn(f"{error.name} is missing: pip install 'flexmarl[{extra}]'")
+            raise typer.Exit(FAILED) from None
         except BrokenPipeError:  # the reader, `head` for one, has seen enough
             raise typer.Exit(0) from None
         except Exception as error:
@@ -72,8 +88,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for module in (run, validate, status, report, episodes, export, fetch, serve, version):
-    app.command(module.__name__.rsplit(".", 1)[1], epilog=EXIT_CODES)(module.command)
+LOCALLY = (run, validate)
+ON_A_CLUSTER = (apply, suspend, resume)
+IN_BOTH_PLACES = (status, logs, report, open_)
+OTHERS = (episodes, export, fetch, serve, version)
+for module in (*LOCALLY, *ON_A_CLUSTER, *IN_BOTH_PLACES, *OTHERS):
+    app.command(module.__name__.rsplit(".", 1)[1].rstrip("_"), epilog=EXIT_CODES)(module.command)
 app.add_typer(bench.app, name="bench", epilog=EXIT_CODES)
 
 

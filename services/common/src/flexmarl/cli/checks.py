@@ -25,6 +25,8 @@ from flexmarl.runtime.errors import InvalidJobError
 PartT = TypeVar("PartT", bound=BaseModel)
 Records = list[dict[str, Any]]
 
+ELSEWHERE = ("s3://", "pvc://")
+"""Data that only the job itself reads: fetched, or there on a cluster only."""
 LOOKED_UP = ("random://", "file://")
 """Models that are resolved at once; a package is only looked up, its conversion takes a while."""
 
@@ -96,7 +98,7 @@ def _records(data: Place, base_dir: Path, seed: int) -> tuple[Records, Iterator[
     from flexmarl.data.sources import load_records
 
     spec = _part(DataSpec, data)
-    if spec is None:
+    if spec is None or spec.uri.startswith(ELSEWHERE):
         return [], iter(())
     try:
         return load_records(spec, base_dir, seed, field=str(data)), iter(())

@@ -21,3 +21,19 @@ RunArgument = Annotated[
         metavar="[RUN]", help="A run below runs/, or its folder; the newest if left out."
     ),
 ]
+AnyRunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="A run below runs/, or its folder; the newest if left out. A MARLJob's name where "
+        "there is no such run, or with --namespace or --context.",
+    ),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the MARLJob.")]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAME", help="On a cluster; the context's."),
+]
+ContextOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the kubeconfig; the current one.")
+]

@@ -41,12 +41,15 @@ def command(
     """
     from flexmarl.cli.checks import checked_job
     from flexmarl.cli.rundir import keep_job, prepare
+    from flexmarl.contracts.cluster_rules import only_on_clusters
 
     if resume and replace:
         raise CommandError("--resume goes on with a run, --replace deletes it: give one", INVALID)
     file = checked_job(job, overrides or ())
     for problem in file.warnings:
         warn(f"warning: {problem}")
+    if without_meaning := only_on_clusters(file.document):
+        warn(f"note: on one machine without a meaning: {', '.join(without_meaning)}")
     root = run_dir or default_dir(file)
     if not prepare(root, file, resume=resume, replace=replace):
         say(f"{root} is complete: there is nothing to resume. Raise spec.steps to train on.")

@@ -1,4 +1,4 @@
-"""`flexmarl status [RUN]`: where a run stands."""
+"""`flexmarl status [RUN]`: where a run or a MARLJob stands."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from typing import Annotated
 
 import typer
 
-from flexmarl.cli.commands.arguments import RunArgument
+from flexmarl.cli.commands.arguments import AnyRunArgument, ContextOption, NamespaceOption
 from flexmarl.cli.rundata import RunData, number
 
 
 def command(
-    run: RunArgument = None,
+    run: AnyRunArgument = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
 ) -> None:
-    """Show where a run stands, also while it goes on."""
+    """Show where a run or a MARLJob stands, also while it goes on."""
     from rich.console import Console
 
-    from flexmarl.cli.find import find_run
+    from flexmarl.cli.commands.target import local_run
     from flexmarl.cli.view import overview
 
-    data = RunData(find_run(run))
+    root = local_run(run, namespace, context)
+    if root is None:
+        _of_job(str(run), namespace, context, as_json=as_json)
+        return
+    data = RunData(root)
     data.refresh()
     if as_json:
         _print_json(data)
@@ -32,6 +38,25 @@ def command(
     console = Console(highlight=False)
     console.print(overview(data, phase=data.phase, elapsed=seconds))
     console.print(f"[dim]{data.root}[/dim]" if console.is_terminal else str(data.root))
+
+
+def _of_job(name: str, namespace: str | None, context: str | None, *, as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+
+    from flexmarl.cli.cluster import ask
+    from flexmarl.cli.console import say
+    from flexmarl.cli.jobs import find, phase_of, status_of
+    from flexmarl.cli.jobview import overview
+
+    job = ask(find(name, namespace, context))
+    if as_json:
+        metadata = job["metadata"]
+        told = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        say(json.dumps(told | {"phase": phase_of(job), "status": status_of(job)}))
+        return
+    Console(highlight=False).print(overview(job))
 
 
 def _print_json(data: RunData) -> None:
