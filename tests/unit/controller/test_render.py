@@ -17,7 +17,7 @@ from flexmarl.controller.render.merge import laid_over
 from flexmarl.controller.scale import Engines
 
 NAMES = st.from_regex(r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$", fullmatch=True)
-POOLS = {
+POOLS: dict[str, Any] = {
     "pools": [
         {"name": "fast", "role": "engine", "gpus": 1, "min": 1, "max": 4,
          "nodeSelector": {"gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},

@@ -35,7 +35,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
         job_tag(metadata.namespace, metadata.name, settings.job_uid),
         spec.trained_policies,
         max_staleness=spec.pipeline.max_staleness,
-        alone=spec.store.url is None,
+        alone=url.startswith("unix:"),
         ca_file=settings.base_dir / ca_file if ca_file else None,
     ) as store:
         async for attempt in stamina.retry_context(
