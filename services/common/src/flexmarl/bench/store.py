@@ -26,6 +26,7 @@ from flexmarl.bench import rivals
 from flexmarl.bench.measure import Measure, alone, alternate, paired
 from flexmarl.bench.stack import AGENT, POLICY, bench_job, running
 from flexmarl.contracts.reading import load_job
+from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.keys import Keys, job_tag
 from flexmarl.experience.samples import GroupId, PolicySamples, Sequence, TurnSpan, VersionSpan
@@ -75,6 +76,7 @@ async def run(say: Callable[[str], None], *, memory_groups: int = MEMORY_GROUPS)
 
     `say` hears why a baseline is left out.
     """
+    keep_freed_memory()  # as a worker does; the other side's client lives in this process, too
     measures = []
     async with services() as bench:
         for case in CASES:

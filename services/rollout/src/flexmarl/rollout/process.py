@@ -11,6 +11,7 @@ import structlog
 
 from flexmarl.contracts.job import MARLJob, PolicySpec
 from flexmarl.contracts.v1 import rollout_pb2_grpc
+from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer
 from flexmarl.rollout.conversation import PromptEncoder
@@ -37,6 +38,7 @@ STALL_SECONDS = 60.0
 
 
 def main() -> None:
+    keep_freed_memory()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     run("rollout-worker", serve)
 
