@@ -54,7 +54,12 @@ def test_files_in_folders_are_packed_and_found_again(tmp_path: Path) -> None:
     (tmp_path / "team" / "__pycache__").mkdir()
     (tmp_path / "team" / "__pycache__" / "flow.pyc").write_bytes(b"x")
     (tmp_path / "team" / ".secret").write_text("x")
-    found = packed(tmp_path, data={"uri": "file://data/tasks.jsonl"}, code={"path": "team"})
+    found = packed(
+        tmp_path,
+        data={"uri": "file://data/tasks.jsonl"},
+        code={"path": "team"},
+        workflow={"entrypoint": "flow:Flow"},
+    )
     archive = found.job["metadata"]["annotations"][PACKED]
     (tmp_path / "archive").write_bytes(content(found)[archive])
     assert unpack(tmp_path / "archive", tmp_path / "pod") == 3
@@ -107,3 +112,10 @@ def test_a_config_map_of_the_users_own_is_left_as_it_is(tmp_path: Path) -> None:
     found = packed(tmp_path, data={"uri": "file://x.jsonl"}, code={"configMap": "mine"})
     assert found.config_map is None
     assert found.job["spec"]["code"] == {"configMap": "mine"}
+
+
+def test_what_is_packed_is_a_job_that_pods_can_read(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text("{}\n")
+    found = packed(tmp_path, data={"uri": "file://tasks.jsonl"})
+    (tmp_path / "applied.yaml").write_text(dump(found.job))
+    assert read_job(tmp_path / "applied.yaml").job.spec.code is not None

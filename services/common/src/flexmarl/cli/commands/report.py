@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flexmarl.cli.commands.arguments import RunArgument
+from flexmarl.cli.commands.arguments import AnyRunArgument, ContextOption, NamespaceOption
 from flexmarl.cli.console import say, warn
 
 
-def command(run: RunArgument = None) -> None:
-    """Write a run's report.html from what it holds now, also while it goes on."""
-    from flexmarl.cli.find import find_run
+def command(
+    run: AnyRunArgument = None, namespace: NamespaceOption = None, context: ContextOption = None
+) -> None:
+    """Write a run's report.html from what it holds now, also while it goes on.
 
-    root = find_run(run)
+    Of a MARLJob it says where the files lie that a report is made of, and how to get them.
+    """
+    from flexmarl.cli.commands.target import local_run
+
+    root = local_run(run, namespace, context)
+    if root is None:
+        from flexmarl.cli.cluster import ask
+        from flexmarl.cli.jobs import whereabouts
+
+        say(ask(whereabouts(str(run), namespace, context)))
+        return
     say(str(write(root)))
 
 
