@@ -168,7 +168,8 @@ def test_a_killed_process_is_taken_over_from_where_it_was(
     second = start("--message", str(message))
     said, log = second.communicate(timeout=60)
     assert second.returncode == 0, log
-    told = json.loads(message.read_text())["sources"][0]
+    told = json.loads(message.read_text())
+    assert (told["reason"], told["sources"]) == ("Fetched", 1)
     assert told["resumed"] >= 200 * KIB - 64 * KIB
     assert content(folder_of(URI, Part.MODEL)) == weights(model)
     assert any(offset > 0 for _, offset in hub.asked[len(before) :])

@@ -125,7 +125,11 @@ def _commit_of(source: GitSource, refs: Mapping[Ref, ObjectID]) -> ObjectID:
             return refs[Ref(name)]
     if _COMMIT.fullmatch(source.ref):
         return ObjectID(ref)
-    heads = sorted(name.decode().removeprefix("refs/heads/") for name in refs if name.startswith(b"refs/heads/"))
+    heads = sorted(
+        name.decode().removeprefix("refs/heads/")
+        for name in refs
+        if name.startswith(b"refs/heads/")
+    )
     says = (
         f"there is no branch or tag {source.ref!r}; branches are {', '.join(heads[:8]) or 'none'}"
     )

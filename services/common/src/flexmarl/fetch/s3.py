@@ -36,6 +36,7 @@ class S3:
         self.uri = source.uri
         self._source, self._part = source, part
         self._keys: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
         self._store = S3Store(
             source.bucket,
             client_options={
@@ -71,22 +72,25 @@ class S3:
             tag = (meta["e_tag"] or "").strip('"')
             digest = Digest("md5", tag, sure=False) if _MD5.fullmatch(tag) else None
             self._keys[name] = meta["path"]
+            if meta["e_tag"]:
+                self._tags[name] = meta["e_tag"]
             version = tag or meta["last_modified"].isoformat()
             found.append(RemoteFile(name, meta["size"], version, digest))
         return found
 
     def read(self, file: RemoteFile, offset: int) -> Generator[bytes, None, None]:
         try:
+            same = {"if_match": self._tags[file.path]} if file.path in self._tags else {}
             answer = obstore.get(
                 self._store,
                 self._keys[file.path],
-                options={"range": {"offset": offset}, "if_match": f'"{file.version}"'},
+                options={"range": {"offset": offset}, **same},
             )
             for chunk in answer.stream(min_chunk_size=CHUNK):
                 yield bytes(chunk)
         except exceptions.PreconditionError as error:
-            says = f"{file.path} was replaced while it was fetched"
-            raise InterruptedReadError(says) from error
+            says = f"{file.path} was replaced while it was fetched; fetch it again"
+            raise FetchError(self.uri, Reason.UNREACHABLE, says) from error
         except (exceptions.BaseError, OSError) as error:
             raise self._words(error) from error
 

@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flexmarl.cli.console import FAILED, OK, leave, say, warn
+
+if TYPE_CHECKING:
+    from flexmarl.fetch.fetching import Fetched
 
 HOPELESS = 3
 """Trying again cannot help; 1: it can."""
@@ -54,34 +57,33 @@ def command(
         raise typer.BadParameter(f"{part} is none of {', '.join(Part)}", param_hint="--part")
     if unpack and not into:
         raise typer.BadParameter("--unpack needs --into", param_hint="--unpack")
-    brought: list[dict[str, Any]] = []
+    brought: list[Fetched] = []
     try:
         for uri in uris or ():
             found = fetch(uri, Part(part))
             say(f"{uri}: {found.folder or 'nothing to fetch'}")
             if into and found.folder:
                 copy_into(found, into)
-            brought.append(
-                {"uri": uri, "bytes": found.bytes, "resumed": found.resumed}
-                | {"seconds": round(found.seconds, 3)}
-            )
+            brought.append(found)
         if unpack and into:
             say(f"{into}: {unpack_archive(unpack, into)} files")
     except FetchError as error:
-        outcome = {"reason": error.reason.value, "uri": error.uri, "message": str(error)}
-        _tell(message, outcome | {"retry": not error.hopeless})
+        outcome = {"reason": error.reason.value, "retry": not error.hopeless}
+        _tell(message, outcome | {"uri": error.uri[:500], "message": str(error)[:1500]})
         warn(str(error))
         leave(HOPELESS if error.hopeless else FAILED)
-    _tell(message, {"reason": "Fetched", "sources": brought})
+    sums = {key: sum(getattr(one, key) for one in brought) for key in ("bytes", "resumed")}
+    seconds = round(sum(one.seconds for one in brought), 3)
+    _tell(message, {"reason": "Fetched", "sources": len(brought), **sums, "seconds": seconds})
     leave(OK)
 
 
 def _tell(file: Path | None, outcome: dict[str, Any]) -> None:
+    """One line: Kubernetes keeps 4096 bytes of it."""
     import json
 
     if file is not None:
-        line = json.dumps(outcome, ensure_ascii=False)
-        file.write_bytes(line.encode()[:4000] + b"\n")  # Kubernetes keeps 4096 bytes
+        file.write_text(json.dumps(outcome, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _stop(number: int, _frame: object) -> None:
