@@ -85,4 +85,4 @@ def release(cluster: Kubernetes, images: Mapping[str, str]) -> Iterator[Release]
     yield found
     cluster.kubectl("delete", "crd", "marljobs.flexmarl.io", "--timeout=60s", seconds=90)
     found.uninstall()
-    cluster.kubectl("delete", "namespace", found.namespace, "--timeout=60s", seconds=90)
+    cluster.kubectl("delete", "namespace", found.namespace, "--timeout=150s", seconds=180)
