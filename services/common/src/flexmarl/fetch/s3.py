@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore import exceptions
@@ -18,6 +19,9 @@ from obstore.store import S3Store
 from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason
 from flexmarl.fetch.remote import Digest, RemoteFile
 from flexmarl.fetch.sources import Part, S3Source, wanted
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 CHUNK = 1 << 16
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -80,12 +84,10 @@ class S3:
 
     def read(self, file: RemoteFile, offset: int) -> Generator[bytes, None, None]:
         try:
-            same = {"if_match": self._tags[file.path]} if file.path in self._tags else {}
-            answer = obstore.get(
-                self._store,
-                self._keys[file.path],
-                options={"range": {"offset": offset}, **same},
-            )
+            options: GetOptions = {"range": {"offset": offset}}
+            if file.path in self._tags:
+                options["if_match"] = self._tags[file.path]
+            answer = obstore.get(self._store, self._keys[file.path], options=options)
             for chunk in answer.stream(min_chunk_size=CHUNK):
                 yield bytes(chunk)
         except exceptions.PreconditionError as error:
