@@ -33,7 +33,7 @@ _NUMBER_STARTS = list("-+0123456789.")
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own attribute
+    yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
