@@ -257,13 +257,17 @@ def test_an_unknown_process_is_named_with_its_nearest() -> None:
     assert 'did you mean "orchestrator"?' in result.stderr
 
 
+OF_NO_JOB = {"controller": "FLEXMARL_IMAGES"}
+
+
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - {"engine", "trainer"}))  # no torch
 def test_a_process_without_settings_says_which(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("JOB_FILE", "JOB_UID"):
-        monkeypatch.delenv(f"FLEXMARL_{variable}", raising=False)
+    wanted = OF_NO_JOB.get(name, "FLEXMARL_JOB_FILE")
+    for variable in (wanted, "FLEXMARL_JOB_UID"):
+        monkeypatch.delenv(variable, raising=False)
     result = call("serve", name)
     assert result.exit_code == 3
-    assert "FLEXMARL_JOB_FILE: Field required" in result.stderr
+    assert f"{wanted}: Field required" in result.stderr
 
 
 def test_a_process_whose_job_is_broken_is_not_worth_a_restart(
