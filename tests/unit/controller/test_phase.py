@@ -61,6 +61,13 @@ def test_restarts_are_counted_once_and_outlive_their_pods() -> None:
     assert next_status(back, other, [], Phase.RUNNING, SPEC) == back
 
 
+def test_a_map_that_became_null_is_an_empty_one() -> None:
+    before = {"phase": "Running", "restarts": None, "restartsSeen": None}
+    status = next_status(before, seen(pods=(a_pod(restarts=1),)), [], Phase.RUNNING, SPEC)
+    assert status["restarts"] == {"engine": 1}
+    assert "restarts" not in next_status({}, seen(), [], Phase.RUNNING, SPEC)
+
+
 def test_an_evicted_pod_is_no_restart() -> None:
     evicted = a_pod(restarts=1, disrupted=True)
     assert next_status({}, seen(pods=(evicted,)), [], Phase.RUNNING, SPEC)["restartsTotal"] == 0
@@ -88,6 +95,14 @@ def test_an_orchestrator_beyond_its_restarts_says_how_often_it_tried() -> None:
     assert status["reason"] == "RestartsExceeded"
     assert "after 2 restarts: boom" in status["message"]
     assert status["failure"]["role"] == "orchestrator"
+
+
+def test_the_failure_that_ended_the_job_was_no_restart() -> None:
+    failed = [a_pod("orchestrator", name=f"o-{n}", uid=f"{n}", restarts=1) for n in range(3)]
+    before = next_status({}, seen(pods=tuple(failed[:2])), [], Phase.RUNNING, SPEC)
+    last = seen(pods=tuple(failed), orchestrator=JobState.FAILED)
+    status = next_status(before, last, [], Phase.FAILED, SPEC)
+    assert status["restarts"] == {"orchestrator": 2}
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ class Reconciler:
     async def _write(self, key: Key, manifest: Manifest, status: Manifest) -> None:
         self._series.say(key, status)
         before: Manifest = manifest.get("status") or {}
-        if status == before:
+        if status == {key: value for key, value in before.items() if value is not None}:
             return
         try:
             written = await self._cluster.write_status(manifest, status)

@@ -139,16 +139,24 @@ def _failure(seen: Observed, findings: Sequence[Finding], message: str) -> Manif
 def _restarts(before: Mapping[str, Any], seen: Observed) -> Manifest:
     """Restarts per role over all pods there ever were. Those of living pods are remembered by uid,
     so that a pod is counted once however often it is looked at."""
-    counts: dict[str, int] = dict(before.get("restarts", {}))
-    known: Mapping[str, int] = before.get("restartsSeen", {})
+    # What was empty may come back as nothing: the API server drops it, or keeps a null.
+    counts: dict[str, int] = dict(before.get("restarts") or {})
+    known: Mapping[str, int] = before.get("restartsSeen") or {}
     living: dict[str, int] = {}
     for pod in seen.pods:
-        more = 0 if pod.disrupted else pod.restarts - known.get(pod.uid, 0)
+        more = 0 if pod.disrupted or pod.deleting else pod.restarts - known.get(pod.uid, 0)
         if more > 0:
             counts[pod.role] = counts.get(pod.role, 0) + more
         if pod.restarts:
             living[pod.uid] = max(pod.restarts, known.get(pod.uid, 0))
-    return {"restarts": counts, "restartsSeen": living, "restartsTotal": sum(counts.values())}
+    if seen.orchestrator is JobState.FAILED and counts.get(ORCHESTRATOR):
+        counts[ORCHESTRATOR] -= 1  # after the last failure nothing was started
+    found: Manifest = {"restartsTotal": sum(counts.values())}
+    if counts:
+        found["restarts"] = counts
+    if living:
+        found["restartsSeen"] = living
+    return found
 
 
 def _progress(before: Mapping[str, Any], seen: Observed, spec: MARLJobSpec | None) -> Manifest:
