@@ -91,7 +91,7 @@ class Reconciler:
         if job is not None and todo.wish is Wish.ALL:
             await self._bring_about(key, job, manifest, there)
         elif todo.wish is Wish.KEPT:
-            await self._clear(key, job, manifest, there, final=phase in FINAL)
+            await self._clear(key, job, manifest, there)
         if self._findings.get(key, ()) != seen.findings:  # what was refused belongs to this status
             seen = replace(seen, findings=self._findings.get(key, ()))
             findings = find(seen)
@@ -174,7 +174,7 @@ class Reconciler:
         self._findings[key] = tuple(found)
 
     async def _clear(
-        self, key: Key, job: MARLJob | None, manifest: Manifest, there: Objects, *, final: bool
+        self, key: Key, job: MARLJob | None, manifest: Manifest, there: Objects
     ) -> None:
         stays: list[Manifest] = []
         if job is not None:
@@ -184,8 +184,8 @@ class Reconciler:
         self._findings.pop(key, None)
         self._progress.pop(key, None)
         self._tokens.pop(uid, None)
-        if final:
-            self._admitted.discard(user_of(key.namespace, key.name, uid))
+        # The password is gone with the Secret: whoever starts again gets another.
+        self._admitted.discard(user_of(key.namespace, key.name, uid))
         await self._orchestrators.forget(uid)
 
     async def _save(self, manifest: Manifest, there: Objects) -> None:
