@@ -54,6 +54,10 @@ def test_only_what_may_change_can_be_changed(defined: Kubernetes, namespace: str
     job = sound()
     job["metadata"]["namespace"] = namespace
     job["spec"]["managedBy"] = "example.com/nobody"  # no controller takes it up
+    pool = {"name": "fast", "role": "engine", "gpus": 1, "nodeSelector": {"gpu": "x"}, "max": 2}
+    job["spec"]["pools"] = [pool]
+    for policy in job["spec"]["policies"]:
+        policy["pools"] = ["fast"]
     defined.apply(namespace, job)
 
     def patch(spec: dict[str, Any]) -> str:
@@ -61,6 +65,9 @@ def test_only_what_may_change_can_be_changed(defined: Kubernetes, namespace: str
         return defined.kubectl("-n", namespace, *arguments, check=False)
 
     assert "patched" in patch({"steps": 5, "suspend": True, "activeDeadlineSeconds": 60})
+    assert "patched" in patch({"pools": [{**pool, "min": 2, "max": 4}]})
+    for change in ({"gpus": 2}, {"nodeSelector": {"gpu": "y"}}, {"role": "trainer"}):
+        assert "only min and max" in patch({"pools": [{**pool, **change}]})
     assert "can only be raised" in patch({"steps": 4})
     for change in ({"seed": 7}, {"batch": {"groupSize": 4}}, {"reward": {"name": "exact"}}):
         assert "cannot be changed" in patch(change)

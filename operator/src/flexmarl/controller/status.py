@@ -166,7 +166,8 @@ def _progress(before: Mapping[str, Any], seen: Observed, spec: MARLJobSpec | Non
     if spec is not None:
         found["steps"] = spec.steps
     if (said := seen.progress) is not None:
-        found["step"] = said.step
+        begins = said.phase == "Starting"  # and does not know yet where the job stands
+        found["step"] = max(said.step, found.get("step") or 0) if begins else said.step
         if said.reward is not None:
             found["reward"] = f"{said.reward:.3g}"
         if said.tokens_per_second is not None:

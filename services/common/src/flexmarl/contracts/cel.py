@@ -170,7 +170,11 @@ RULES = (
     Rule(
         "pools",
         "self.size() == oldSelf.size() && self.all(p, oldSelf.exists(o, o.name == p.name && "
-        "o.role == p.role && o.gpus == p.gpus && o.gpuResource == p.gpuResource && "
+        "o.role == p.role && o.gpus == p.gpus && "
+        "has(o.gpuResource) == has(p.gpuResource) && "
+        "(!has(p.gpuResource) || o.gpuResource == p.gpuResource) && "
+        "has(o.nodeSelector) == has(p.nodeSelector) && "
+        "(!has(p.nodeSelector) || o.nodeSelector == p.nodeSelector) && "
         "(p.role == 'engine' || (o.min == p.min && o.max == p.max))))",
         "only min and max of pools of engines can be changed",
     ),
