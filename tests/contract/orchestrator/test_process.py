@@ -25,7 +25,7 @@ async def start(around: Team, listen: str) -> asyncio.subprocess.Process:
     env = {
         f"FLEXMARL_{name.upper()}": str(value)
         for name, value in settings.model_dump(mode="json").items()
-        if value not in ("", [], {}) and name not in lists
+        if value not in ("", [], {}, None) and name not in lists
     }
     env |= {
         f"FLEXMARL_{name.upper()}": settings.model_dump_json(include={name}).split(":", 1)[1][:-1]
