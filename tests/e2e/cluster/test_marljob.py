@@ -66,8 +66,18 @@ def test_only_what_may_change_can_be_changed(defined: Kubernetes, namespace: str
 
     assert "patched" in patch({"steps": 5, "suspend": True, "activeDeadlineSeconds": 60})
     assert "patched" in patch({"pools": [{**pool, "min": 2, "max": 4}]})
-    for change in ({"gpus": 2}, {"nodeSelector": {"gpu": "y"}}, {"role": "trainer"}):
+    pool_changes: list[dict[str, Any]] = [
+        {"gpus": 2},
+        {"nodeSelector": {"gpu": "y"}},
+        {"role": "trainer"},
+    ]
+    for change in pool_changes:
         assert "only min and max" in patch({"pools": [{**pool, **change}]})
     assert "can only be raised" in patch({"steps": 4})
-    for change in ({"seed": 7}, {"batch": {"groupSize": 4}}, {"reward": {"name": "exact"}}):
+    fixed: list[dict[str, Any]] = [
+        {"seed": 7},
+        {"batch": {"groupSize": 4}},
+        {"reward": {"name": "exact"}},
+    ]
+    for change in fixed:
         assert "cannot be changed" in patch(change)

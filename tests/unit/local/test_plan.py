@@ -135,7 +135,8 @@ def test_processes_that_import_torch_are_heavy() -> None:
 
 def test_each_role_has_a_module_and_a_place_in_the_drain_order() -> None:
     roles = {plan.role for plan in planned().values()}
-    assert roles == set(MODULES) == {role for stage in DRAIN_ORDER for role in stage}
+    assert roles == {role for stage in DRAIN_ORDER for role in stage}
+    assert set(MODULES) - roles == {"controller"}  # of a cluster alone
 
 
 def test_socket_paths_stay_below_the_limit_of_the_kernel() -> None:

@@ -279,6 +279,10 @@ def test_readers_beside_a_busy_writer_see_whole_versions_or_are_told(tmp_path: P
     writer = spawn_writer(tmp_path)
     assert writer.stdout is not None
     outcomes = {"whole": 0, "stale": 0}
+    with TensorSet.open(tmp_path, "job.solver") as reader:
+        while reader.committed() is None:
+            assert writer.poll() is None
+            time.sleep(0.01)
 
     def look() -> None:
         with TensorSet.open(tmp_path, "job.solver") as reader:
