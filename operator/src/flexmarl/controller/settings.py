@@ -34,7 +34,7 @@ class ControllerSettings(BaseSettings):
     log_level: str = "INFO"
     resync_seconds: float = 120
     progress_seconds: float = 2
-    workers: int = 8
+    workers: int = 3
     """Jobs that are looked at at once."""
 
     def installation(self) -> Installation:
