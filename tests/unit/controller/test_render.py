@@ -1,5 +1,6 @@
 """Manifests: what always holds of them, and a few to look at."""
 
+import copy
 from typing import Any
 
 import kubernetes_validate
@@ -27,7 +28,7 @@ POOLS: dict[str, Any] = {
 
 
 def pooled() -> dict[str, Any]:
-    plain = document(policies=3, **POOLS)
+    plain = document(policies=3, **copy.deepcopy(POOLS))
     for policy in plain["spec"]["policies"]:
         policy["pools"] = ["fast", "slots"]
     assert not rules.check(plain)
