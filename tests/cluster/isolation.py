@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from .layout import NODE_IP, Layout
@@ -97,7 +98,7 @@ def dissolve(where: Layout) -> None:
         groups = [path for path in (hierarchy / where.name).rglob("*") if path.is_dir()]
         for group in [*sorted(groups, reverse=True), hierarchy / where.name]:
             if group.is_dir():
-                _soon(lambda group=group: _removed(group), seconds=2)  # type: ignore[misc]
+                _soon(partial(_removed, group), seconds=2)
     if (where.run / "sysctl").exists():
         subprocess.run(["sysctl", "-qp", where.run / "sysctl"], check=False, capture_output=True)
     if where.run.exists():

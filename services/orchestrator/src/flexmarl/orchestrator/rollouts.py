@@ -65,6 +65,7 @@ class Rollouts:
         """At which the job stands."""
         self._lines: Sequence[Mapping[str, Any]] = ()
         self._steps: dict[int, Step] = {}
+        self._dropped = 0
         self._known: dict[int, dict[str, Posterior]] = {}
         self._chosen: dict[tuple[Place, int], Task] = {}
         self._started: dict[Place, int] = {}
@@ -213,8 +214,7 @@ class Rollouts:
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
             self._refills[group] += 1
-            first = min(self._steps) if self._draws is not None else group[0]
-            self._steps[first].counts["groups-dropped"] += 1
+            self._dropped += 1
             await self._remember()
             return False
         if self._placing is not None:
@@ -274,6 +274,11 @@ class Rollouts:
         if self._draws is not None:
             places = [self._nominal(self._draws.lost(place)) for place in places]
         self._groups.add(places)
+
+    def dropped(self) -> int:
+        """Groups dropped since this was asked last."""
+        count, self._dropped = self._dropped, 0
+        return count
 
     def reissued(self, number: int) -> int:
         """Tries beyond the first since the last step was asked about."""

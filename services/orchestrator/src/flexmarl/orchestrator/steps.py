@@ -217,6 +217,7 @@ class Steps:
                 await self._parts.engines.ready()
         step.must_have_scored()
         step.counts["groups-reissued"] += rollouts.reissued(step.number)
+        step.counts["groups-dropped"] += rollouts.dropped()
         step.counts[USED_UP] = rollouts.used_up(step.number)
         now = time.monotonic()
         STEP_SECONDS.observe(now - started)
