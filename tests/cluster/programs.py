@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,9 +158,11 @@ def _new_enough(go: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= (1, 21)
 
 
-def _run(command: Sequence[str], **options: object) -> None:
+def _run(
+    command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> None:
     # What these print belongs beside our own messages: stdout is for what a caller reads.
-    subprocess.run(command, check=True, stdout=sys.stderr, **options)  # type: ignore[call-overload]
+    subprocess.run(command, check=True, stdout=sys.stderr, cwd=cwd, env=env)
 
 
 def _say(message: str) -> None:

@@ -21,11 +21,11 @@ def requirements(repo: Path, extra: str) -> set[str]:
     found: set[str] = set()
     left = [*project["dependencies"], *project["optional-dependencies"][extra]]
     while left:
-        name, extras = re.match(r"([\w.-]+)(?:\[([^\]]*)\])?", left.pop()).groups()  # type: ignore[union-attr]
+        ((name, extras),) = re.findall(r"^([\w.-]+)(?:\[([^\]]*)\])?", left.pop())
         if name != "flexmarl":
             found.add(name)
             continue
-        for each in (extras or "").split(","):
+        for each in extras.split(","):
             left += project["optional-dependencies"][each.strip()]
     return found
 

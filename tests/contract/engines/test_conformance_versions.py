@@ -177,11 +177,11 @@ async def test_a_workers_turn_goes_on_over_an_update_with_keys_of_the_new_weight
     np.testing.assert_allclose(answer.logprobs[cut:], rest.logprobs, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["transformers", "deterministic"], indirect=True)
 async def test_a_turn_that_goes_on_ends_with_the_context(
     engine: Client, kind: str, weights: Weights, tmp_path: Path
 ) -> None:
-    if kind == "scripted":
-        pytest.skip("its context is longer than a test")
+    """Not of the scripted engine, whose context is longer than a test."""
     prompt = np.full(CONTEXT - CUT_TOKENS, 65, np.int32)
     async with EnginePool("", call_seconds=60) as pool:
         source = EnginePolicy(
