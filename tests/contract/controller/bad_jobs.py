@@ -94,6 +94,9 @@ BAD: dict[str, Document] = {
     "the claim that name stands for exists already": changed(
         checkpoint={"claim": {"name": "mine", "size": "1Gi"}}
     ),
+    "which one claim serves only when it is ReadWriteMany": changed(
+        network={"hostNetwork": True}, roles={"trainer": {"replicas": 2}}
+    ),
     "at most one of url and secretRef is needed": changed(
         store={"url": "redis://x", "secretRef": {"name": "y"}}
     ),

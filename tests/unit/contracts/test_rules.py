@@ -219,6 +219,7 @@ def test_a_broken_rule_names_field_value_and_what_is_allowed(
         ("spec.policies[solver].training.warmupSteps=40", "spec.policies[0].training.warmupSteps"),
         ("spec.eval.everySteps=40", "spec.eval.everySteps"),
         ("spec.roles.trainer.replicas=3", "spec.roles.trainer.replicas"),
+        ("spec.network.hostNetwork=true", "spec.network.hostNetwork"),
     ],
 )
 def test_what_is_odd_but_possible_is_a_warning(override: str, field: str) -> None:

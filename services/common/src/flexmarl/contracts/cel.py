@@ -161,6 +161,19 @@ RULES = (
         field=".name",
     ),
     Rule(
+        "",
+        "!has(self.network) || !has(self.network.hostNetwork) || !self.network.hostNetwork || "
+        "(has(self.checkpoint) && has(self.checkpoint.claim) && (has(self.checkpoint.claim.name) "
+        "|| (has(self.checkpoint.claim.accessMode) && "
+        "self.checkpoint.claim.accessMode == 'ReadWriteMany'))) || "
+        "((!has(self.roles) || !has(self.roles.trainer) || !has(self.roles.trainer.replicas) || "
+        "self.roles.trainer.replicas == 1) && (!has(self.pools) || "
+        "!self.pools.exists(p, p.role != 'engine' && has(p.max) && p.max > 1)))",
+        "several trainers on their nodes' network are on several nodes, which one claim serves "
+        "only when it is ReadWriteMany",
+        field=".checkpoint.claim.accessMode",
+    ),
+    Rule(
         "store",
         "!has(self.url) || !has(self.secretRef)",
         "both url and secretRef are given; at most one of url and secretRef is needed",
@@ -183,6 +196,6 @@ RULES = (
 
 FIXED = (
     "policies", "agents", "workflow", "code", "data", "reward", "eval", "seed", "batch", "pipeline",
-    "weightSync", "store", "checkpoint", "roles", "managedBy", "shm", "gang",
+    "weightSync", "store", "checkpoint", "roles", "managedBy", "shm", "network", "gang",
 )  # fmt: skip
 """Fields of spec that never change."""

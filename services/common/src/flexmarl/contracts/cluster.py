@@ -77,6 +77,19 @@ class ShmSpec(Model):
     """Counts as memory of the pod."""
 
 
+class NetworkSpec(Model):
+    """Of the pods that hold GPUs or train: trainers, and engines of pools with gpus."""
+
+    host_network: bool = False
+    """They share their node's network, ports 7070, 7071 and 9090 included: one such pod per node.
+    Pods then stand beyond NetworkPolicies, and namespaces of the baseline profile refuse them."""
+    rdma_resource: (
+        Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$", max_length=253)] | None
+    ) = None
+    """What the node calls its RDMA devices, `rdma/hca` for example: each pod gets one. Weights of
+    ours go by shared memory and TCP; what uses it is what a pod's template adds."""
+
+
 class GangKind(StrEnum):
     """Whose gang scheduling starts all pods of a job or none."""
 

@@ -12,7 +12,7 @@ from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, s
 
 CLUSTER_FIELDS = (
     ("pools",), ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
-    ("ttlSecondsAfterFinished",), ("shm",), ("gang",), ("store", "secretRef"),
+    ("ttlSecondsAfterFinished",), ("shm",), ("network",), ("gang",), ("store", "secretRef"),
     ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"),
     *(("roles", role, "template")
       for role in ("orchestrator", "worker", "engine", "trainer", "experience")),
@@ -104,6 +104,29 @@ def claims_are_found_or_made(spec: Place) -> Iterator[Problem]:
         )
 
 
+def host_networks_have_room(spec: Place) -> Iterator[Problem]:
+    host = spec["network"]["hostNetwork"]
+    if host.value is not True:
+        return
+    yield Problem(
+        host.path,
+        "trainers and engines with gpus take ports 7070, 7071 and 9090 of their nodes, and no "
+        "NetworkPolicy holds for them",
+        "each of these pods needs a node of its own",
+        warning=True,
+    )
+    claim = spec["checkpoint"]["claim"]
+    trainers = [pool for pool in spec["pools"].items() if pool["role"].text() != PoolRole.ENGINE]
+    counts = [pool["max"].number(1) for pool in trainers]
+    most = max([spec["roles"]["trainer"]["replicas"].number(1) or 1, *(one or 1 for one in counts)])
+    if most > 1 and not claim["name"].given and claim["accessMode"].text() != "ReadWriteMany":
+        yield Problem(
+            claim["accessMode"].path,
+            "several trainers on their nodes' network are on several nodes",
+            "which one claim serves only when it is ReadWriteMany",
+        )
+
+
 def _trained(policy: Place) -> bool:
     return policy["training"]["algorithm"].text() != "none"
 
@@ -112,4 +135,5 @@ CLUSTER_RULES = (
     pools_and_policies_belong_together,
     pools_have_room,
     claims_are_found_or_made,
+    host_networks_have_room,
 )

@@ -13,6 +13,7 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 
 PATTERNS = {
+    r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$": "a resource of nodes, vendor.example/name",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": 'lower-case letters, digits and inner "-", as in solver-1',
     r"^[\w.]+:[\w.]+$": "an entry point, package.module:attribute",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": 'a name of lower-case letters, digits and inner "-", "."',

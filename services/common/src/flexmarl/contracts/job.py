@@ -26,6 +26,7 @@ from flexmarl.contracts.cluster import (
     CONTROLLER,
     ClaimSpec,
     GangSpec,
+    NetworkSpec,
     PodTemplate,
     PoolSpec,
     SecretKey,
@@ -450,6 +451,7 @@ class MARLJobSpec(Model):
     ttl_seconds_after_finished: NonNegative | None = None
     """The finished job is deleted after so many seconds; none: never."""
     shm: ShmSpec = ShmSpec()
+    network: NetworkSpec = NetworkSpec()
     gang: GangSpec = GangSpec()
 
     def policy(self, name: str) -> PolicySpec:
