@@ -4,8 +4,13 @@ from collections.abc import Mapping
 
 from flexmarl.controller import scale
 from flexmarl.controller.names import Manifest
-from flexmarl.controller.render import access, gang, workloads
+from flexmarl.controller.render import access, gang
+from flexmarl.controller.render.engines import engines as engine_pods
+from flexmarl.controller.render.experience import experience
+from flexmarl.controller.render.orchestrator import orchestrator
 from flexmarl.controller.render.parts import Installation, Subject
+from flexmarl.controller.render.trainers import trainers
+from flexmarl.controller.render.workers import workers
 
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
@@ -28,11 +33,11 @@ def render(
         access.job_file(subject),
         *access.network_policy(subject, installation),
         *gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods),
-        *workloads.experience(subject, installation),
-        *workloads.engines(subject, installation, engines),
-        *workloads.trainers(subject, installation, slots),
-        *workloads.workers(subject, installation),
-        *workloads.orchestrator(subject, installation, slots),
+        *experience(subject, installation),
+        *engine_pods(subject, installation, engines),
+        *trainers(subject, installation, slots),
+        *workers(subject, installation),
+        *orchestrator(subject, installation, slots),
     ]
 
 

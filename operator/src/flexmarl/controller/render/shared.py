@@ -1,0 +1,85 @@
+"""What pods of several roles share: the Service they are found by, their set, their pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flexmarl.contracts.cluster import PoolSpec
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.controller.names import Manifest, selector
+from flexmarl.controller.render.merge import laid_over
+from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject, workload
+
+HEAVY = {"requests": {"cpu": "100m", "memory": "512Mi"}}
+"""What a process with torch takes before it has a model."""
+
+
+def service(
+    subject: Subject,
+    name: str,
+    role: str,
+    match: Mapping[str, str],
+    *,
+    headless: bool = True,
+    publish_not_ready: bool = False,
+    policy: str = "",
+) -> Manifest:
+    spec: Manifest = {
+        "selector": dict(match),
+        "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+    }
+    if headless:
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": publish_not_ready}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": subject.metadata(name, role, policy=policy),
+        "spec": spec,
+    }
+
+
+def stateful(
+    subject: Subject,
+    installation: Installation,
+    pods: Pods,
+    *,
+    name: str,
+    service_name: str,
+    replicas: int,
+) -> Manifest:
+    spec = {
+        "replicas": replicas,
+        "serviceName": service_name,
+        "podManagementPolicy": "Parallel",
+        "selector": {
+            "matchLabels": selector(subject.name, pods.role, policy=pods.policy, pool=pods.pool)
+        },
+    }
+    return workload(subject, installation, pods, kind="StatefulSet", name=name, spec=spec)
+
+
+def pool_of(spec: MARLJobSpec, name: str) -> PoolSpec | None:
+    return next((pool for pool in spec.pools if pool.name == name), None)
+
+
+def template(role: Manifest | None, pool: PoolSpec | None) -> Manifest | None:
+    own = pool.template if pool else None
+    return laid_over(role, own) if role and own else role or own
+
+
+def resources(pool: PoolSpec | None, least: Manifest) -> Manifest:
+    found = {key: dict(value) for key, value in least.items()}
+    if pool and pool.gpus:
+        found["limits"] = {pool.gpu_resource: str(pool.gpus)}
+    return found
+
+
+def placement(pool: PoolSpec | None) -> Manifest:
+    found: Manifest = {}
+    if pool and pool.node_selector:
+        found["nodeSelector"] = dict(pool.node_selector)
+    if pool and pool.tolerations:
+        found["tolerations"] = [
+            one.model_dump(by_alias=True, exclude_none=True) for one in pool.tolerations
+        ]
+    return found

@@ -1,0 +1,94 @@
+"""The training slots of a job, each with the sidecar that keeps its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flexmarl.controller.names import TRAINER, WEIGHTS, Manifest, selector
+from flexmarl.controller.render.experience import experience_address
+from flexmarl.controller.render.parts import (
+    WEIGHTS_PORT,
+    Installation,
+    Pods,
+    Subject,
+    environment,
+)
+from flexmarl.controller.render.shared import (
+    HEAVY,
+    placement,
+    pool_of,
+    resources,
+    service,
+    stateful,
+    template,
+)
+from flexmarl.controller.scale import Slots
+
+SHM = {"name": "shm", "mountPath": "/dev/shm"}
+
+
+def trainers(
+    subject: Subject, installation: Installation, counts: Mapping[Slots, int]
+) -> list[Manifest]:
+    spec, name = subject.job.spec, trainer_service(subject)
+    if not counts:
+        return []
+    # Slots have addresses of their own, known before they are ready.
+    everyone = selector(subject.name, TRAINER)
+    found = [service(subject, name, TRAINER, everyone, publish_not_ready=True)]
+    for at, count in sorted(counts.items()):
+        pool = pool_of(spec, at.pool)
+        env = {"experience": experience_address(subject), "weights": f"$(POD_IP):{WEIGHTS_PORT}"}
+        pods = Pods(
+            TRAINER,
+            installation.images["trainer"],
+            env,
+            pool=at.pool,
+            template=template(spec.roles.trainer.template, pool),
+            sidecars=(weights(subject, installation),),
+            volumes=(
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm.size}},
+            ),
+            mounts=(SHM,),
+            resources=resources(pool, HEAVY),
+            placement=placement(pool),
+            run_claim=True,
+        )
+        own = trainer_set(subject, at.pool)
+        found.append(
+            stateful(subject, installation, pods, name=own, service_name=name, replicas=count)
+        )
+    return found
+
+
+def trainer_service(subject: Subject) -> str:
+    return subject.child("trainers")
+
+
+def trainer_set(subject: Subject, pool: str) -> str:
+    return subject.child("trainer", pool) if pool else subject.child("trainer")
+
+
+def weights(subject: Subject, installation: Installation) -> Manifest:
+    """Native sidecar: it outlives the trainer's process, and with it the pod's tensors."""
+    listen = {"listen": f"0.0.0.0:{WEIGHTS_PORT}", "metrics_port": 0}
+    return {
+        "name": WEIGHTS,
+        "image": installation.images["slim"],
+        "args": ["serve", WEIGHTS],
+        "restartPolicy": "Always",
+        "env": environment(subject, listen),
+        "ports": [{"name": "weights", "containerPort": WEIGHTS_PORT, "protocol": "TCP"}],
+        "startupProbe": {
+            "grpc": {"port": WEIGHTS_PORT},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": 120,
+        },
+        "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}},
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "job", "mountPath": "/flexmarl/job", "readOnly": True},
+            SHM,
+        ],
+    }

@@ -1,0 +1,26 @@
+"""The rollout workers of a job: user code runs here only."""
+
+from __future__ import annotations
+
+from flexmarl.controller.names import WORKER, Manifest, selector
+from flexmarl.controller.render.experience import experience_address
+from flexmarl.controller.render.parts import Installation, Pods, Subject, workload
+from flexmarl.controller.render.shared import service
+
+
+def workers(subject: Subject, installation: Installation) -> list[Manifest]:
+    name, role = worker_service(subject), subject.job.spec.roles.worker
+    code = subject.job.spec.code
+    image = (code.image if code else None) or installation.images["slim"]
+    env = {"experience": experience_address(subject)}
+    pods = Pods(WORKER, image, env, template=role.template)
+    match = selector(subject.name, WORKER)
+    spec = {"replicas": role.replicas, "selector": {"matchLabels": match}}
+    return [
+        service(subject, name, WORKER, match),
+        workload(subject, installation, pods, kind="Deployment", name=name, spec=spec),
+    ]
+
+
+def worker_service(subject: Subject) -> str:
+    return subject.child("worker")
