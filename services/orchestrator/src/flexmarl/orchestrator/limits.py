@@ -34,7 +34,7 @@ class Limits:
     """Between two looks at the store: are we still who we think, is a group missing."""
     resting: float = 1
     """How long a worker that failed is avoided."""
-    episodes_in_flight: int = 1024
+    episodes_in_flight: int = 2048
     """Per worker: what it plays at once. Groups in its queue would use up their deadline there."""
     group_tries: int = 3
     """A group that failed so often by its own fault is stored empty."""
