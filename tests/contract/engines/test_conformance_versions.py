@@ -15,11 +15,13 @@ import pytest
 from tests.contract.engines.conftest import Serve
 from tests.contract.engines.harness import LONG, Client, Weights, make_backend, turn
 
+from flexmarl.contracts.job import ScriptedArgs
 from flexmarl.contracts.v1 import engine_pb2
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.rollout.engine_pool import EnginePool
+from flexmarl.rollout.engines.base import WeightsAccess
+from flexmarl.rollout.engines.scripted import ScriptedBackend
 from flexmarl.rollout.policies import EnginePolicy, SamplingChoice, TurnCall
-from flexmarl.runtime.seeds import derive_seed
 
 
 class Endless(BytesTokenizer):
@@ -76,14 +78,29 @@ async def test_a_version_outside_the_range_is_refused(
 
 def resumed(id_: str, **changes: Any) -> engine_pb2.TurnRequest:
     made = turn(id_, **changes)
-    made.resumed = True
+    made.resumed = 1
     return made
 
 
-async def test_turns_that_go_on_are_sampled_as_any_other(engine: Client) -> None:
-    results = await engine.generate(turn("a", seed=3), resumed("b", seed=3))
-    assert results["a"].ids == results["b"].ids
-    assert results["a"].logprobs.tolist() == results["b"].logprobs.tolist()
+@pytest.mark.parametrize("said", [1, 5, 11])
+async def test_a_turn_that_goes_on_says_what_it_would_have_said_uncut(
+    engine: Client, said: int
+) -> None:
+    whole = (await engine.generate(turn("whole", seed=3, max_tokens=12)))["whole"]
+    rest = turn("rest", seed=3, max_tokens=12 - said)
+    rest.prompt_ids += np.array(whole.ids[:said], "<i4").tobytes()
+    rest.resumed = said
+    went_on = (await engine.generate(rest))["rest"]
+    assert [*whole.ids[:said], *went_on.ids] == whole.ids
+    assert went_on.reason == whole.reason
+    np.testing.assert_allclose(went_on.logprobs, whole.logprobs[said:], rtol=1e-4, atol=1e-5)
+
+
+async def test_a_turn_cannot_go_on_behind_more_than_its_prompt(engine: Client) -> None:
+    rest = turn("rest")
+    rest.resumed = len(rest.prompt_ids) // 4
+    with pytest.raises(grpc.aio.AioRpcError, match="of the turn's behind it"):
+        await engine.generate(rest)
 
 
 @pytest.fixture
@@ -168,11 +185,10 @@ async def test_a_workers_turn_goes_on_over_an_update_with_keys_of_the_new_weight
     assert len(answer.token_ids) == len(answer.logprobs) == CUT_TOKENS
     assert (answer.finish_reason, answer.resumed, answer.version) == ("length", True, 0)
     assert answer.token_ids[: min(cut, 20)].tolist() == begun["t"].ids[:cut]
-    seed = derive_seed(7, "resumed", cut)
     ids = [*prompt.tolist(), *answer.token_ids[:cut].tolist()]
-    rest = (
-        await engine.generate(turn("u", ids, seed=seed, max_tokens=CUT_TOKENS - cut), version=1)
-    )["u"]
+    asked = turn("u", ids, seed=7, max_tokens=CUT_TOKENS - cut)
+    asked.resumed = cut
+    rest = (await engine.generate(asked, version=1))["u"]
     assert answer.token_ids[cut:].tolist() == rest.ids
     np.testing.assert_allclose(answer.logprobs[cut:], rest.logprobs, atol=1e-4)
 
@@ -195,3 +211,31 @@ async def test_a_turn_that_goes_on_ends_with_the_context(
         answer = await running
     assert (len(answer.token_ids), answer.finish_reason) == (CUT_TOKENS, "length")
     assert [span.version for span in answer.versions] == [0, 1]
+
+
+async def test_a_scripted_turn_is_as_long_as_if_no_update_had_cut_it(
+    weights: Weights, serve: Serve
+) -> None:
+    args = ScriptedArgs(median_tokens=20, p99_tokens=200)
+    backend = ScriptedBackend(args, BytesTokenizer(), WeightsAccess(weights.shm_dir))
+    async with serve(backend) as client:
+        await client.load(weights.publish(0))
+        whole = await client.generate(*(turn(str(n), seed=n, max_tokens=60) for n in range(40)))
+        await client.load(weights.publish(1))
+        cut = {id_: result for id_, result in whole.items() if len(result.ids) > 6}
+        rests = []
+        for id_, result in cut.items():
+            rest = turn(id_, seed=int(id_), max_tokens=54)
+            rest.prompt_ids += np.array(result.ids[:6], "<i4").tobytes()
+            rest.resumed = 6
+            rests.append(rest)
+        went_on = await client.generate(*rests, version=1)
+        other = await client.generate(
+            *(turn(id_, seed=int(id_), max_tokens=60) for id_ in cut), version=1
+        )
+    assert len(cut) > 20
+    for id_, result in cut.items():
+        assert 6 + len(went_on[id_].ids) == len(result.ids) == len(other[id_].ids)
+        assert went_on[id_].ids == other[id_].ids[6:]
+        assert went_on[id_].reason == result.reason
+    assert any(other[id_].ids != result.ids for id_, result in cut.items())

@@ -22,7 +22,6 @@ from flexmarl.rollout.engine_client import EngineClient, Wanted
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.partial import CUT, BadAnswerError, Partial, Versions, checked
 from flexmarl.runtime.errors import StalePolicyError, UnavailableError
-from flexmarl.runtime.seeds import derive_seed
 
 RETRIES = Counter("flexmarl_rollout_turn_retries_total", "Turns asked for again.")
 
@@ -177,9 +176,9 @@ class EnginePolicy:
         prompt = np.concatenate((call.prompt_ids, so_far.ids))
         return engine_pb2.TurnRequest(
             prompt_ids=prompt.astype("<i4", copy=False).tobytes(),
-            seed=derive_seed(call.seed, "resumed", so_far.length),
+            seed=call.seed,
             sampling=self._made_sampling(replace(call.sampling, max_tokens=so_far.left)),
-            resumed=True,
+            resumed=so_far.length,
         )
 
     def _pick(self, prefer: str, avoid: str = "") -> str:

@@ -71,8 +71,10 @@ class TurnRequest(_message.Message):
     """int32, little-endian"""
     seed: _builtins.int
     """with the position, decides each token"""
-    resumed: _builtins.bool
-    """Continues a turn that a weight update cut: its first tokens are the end of the prompt. Goes first."""
+    resumed: _builtins.int
+    """Continues a turn that was cut: so many of the prompt's last ids are its first tokens, and the
+    next one has this position. Above 0 it goes first.
+    """
     @_builtins.property
     def sampling(self) -> Global___Sampling: ...
     def __init__(
@@ -82,7 +84,7 @@ class TurnRequest(_message.Message):
         prompt_ids: _builtins.bytes = ...,
         seed: _builtins.int = ...,
         sampling: Global___Sampling | None = ...,
-        resumed: _builtins.bool = ...,
+        resumed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

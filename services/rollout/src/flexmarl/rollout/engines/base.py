@@ -59,8 +59,9 @@ class TurnRequest:
     prompt_ids: Ids
     seed: int
     sampling: Sampling
-    resumed: bool = False
-    """Continues a turn that a weight update cut: goes before those that are new."""
+    resumed: int = 0
+    """How many of the prompt's last ids are the first tokens of this turn, which a weight update
+    cut; such a turn goes before those that are new."""
 
 
 class VersionSpan(NamedTuple):

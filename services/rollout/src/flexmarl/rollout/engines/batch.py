@@ -12,6 +12,7 @@ _COLUMNS: dict[str, Any] = {
     "lengths": np.int64,  # tokens in the KV cache: the position of the token fed next
     "last": np.int64,  # the token fed next
     "sampled": np.int64,
+    "before": np.int64,  # sampled of the turn before it was cut
     "max_tokens": np.int64,
     "seeds": np.uint64,
     "greedy": np.bool_,
@@ -27,6 +28,7 @@ class Batch:
     lengths: NDArray[np.int64]
     last: NDArray[np.int64]
     sampled: NDArray[np.int64]
+    before: NDArray[np.int64]
     max_tokens: NDArray[np.int64]
     seeds: NDArray[np.uint64]
     greedy: NDArray[np.bool_]
@@ -58,6 +60,7 @@ class Batch:
         self.lengths[rows] = [len(turn.request.prompt_ids) - 1 for turn in turns]
         self.last[rows] = [turn.request.prompt_ids[-1] for turn in turns]
         self.sampled[rows] = 0
+        self.before[rows] = [turn.request.resumed for turn in turns]
         self.max_tokens[rows] = [turn.max_tokens for turn in turns]
         self.seeds[rows] = np.array([turn.request.seed for turn in turns], np.uint64)
         self.greedy[rows] = greedy

@@ -29,6 +29,8 @@ def _problem(request: TurnRequest, limits: Limits) -> str | None:
     prompt = request.prompt_ids
     if not len(prompt):
         return "prompt_ids is empty"
+    if request.resumed >= len(prompt):
+        return f"a prompt of {len(prompt)} tokens has not {request.resumed} of the turn's behind it"
     if len(prompt) >= limits.context:
         return f"a prompt of {len(prompt)} tokens leaves no room in a context of {limits.context}"
     if int(prompt.min()) < 0 or int(prompt.max()) >= limits.vocab_size:

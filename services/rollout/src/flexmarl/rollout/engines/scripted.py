@@ -1,7 +1,9 @@
 """An engine without a model: tokens and log-probs are a pure function of the request and weights.
 
 For tests, fault injection and simulation. It keeps every rule of the real engines, latencies and
-weight updates included, and needs no torch.
+weight updates included, and needs no torch. How long a turn gets follows from prompt and seed
+alone, what it says at a position from these and the weights: so one that was cut goes on as the
+same turn would have, had its tokens all come from the weights that say the rest.
 """
 
 import math
@@ -108,15 +110,11 @@ class ScriptedBackend:
             raise CorruptError(f"{ref.set!r} has weights with checksum {found}, not {ref.checksum}")
         self._checksum = found
         for turn, script in self._scripts.items():  # kept by a pause: the rest is said anew
-            rest = self._script(turn)
+            rest = self._script(turn, script.said)
             said = slice(script.said)
             script.token_ids = np.concatenate((script.token_ids[said], rest.token_ids))
             script.logprobs = np.concatenate((script.logprobs[said], rest.logprobs))
             script.reason = rest.reason
-            if len(script.token_ids) > turn.max_tokens:
-                script.token_ids = script.token_ids[: turn.max_tokens]
-                script.logprobs = script.logprobs[: turn.max_tokens]
-                script.reason = FinishReason.LENGTH
         return time.monotonic() - started, transport
 
     async def _seen(self, ref: weights_pb2.WeightsRef) -> tuple[str, str]:
@@ -139,21 +137,26 @@ class ScriptedBackend:
     def checksum(self) -> str:
         return self._checksum
 
-    def _script(self, turn: Turn) -> _Script:
+    def _script(self, turn: Turn, said: int = 0) -> _Script:
+        """What it will say behind the first `said` tokens of this request."""
         request, sampling = turn.request, turn.request.sampling
-        digest = xxhash.xxh3_64(request.prompt_ids.tobytes())
-        digest.update(self._checksum.encode())
+        behind = request.resumed + said
+        prompt = request.prompt_ids[: len(request.prompt_ids) - request.resumed]
+        digest = xxhash.xxh3_64(prompt.tobytes())
         if sampling.temperature > 0:
             digest.update(request.seed.to_bytes(8, "little"))
-        random = np.random.Generator(np.random.PCG64(digest.intdigest()))
-        length = self._lengths(random)
-        count = min(length, turn.max_tokens)
+        length = self._lengths(_generator(digest))
+        digest.update(self._checksum.encode())
+        random = _generator(digest)
+        most = request.resumed + turn.max_tokens
+        count = max(min(length, most), behind + 1)  # whoever asks to go on gets a token
         tokens = self._letters[random.integers(len(self._letters), size=count)]
         logprobs = -random.random(count, np.float32)
         reason = FinishReason.LENGTH
-        if length <= turn.max_tokens:
+        if length <= most:
             tokens[-1] = self._eos
             reason = FinishReason.STOP
+        tokens, logprobs = tokens[behind:], logprobs[behind:]
         stops = np.flatnonzero(np.isin(tokens, sampling.stop_token_ids))
         if len(stops):
             end = int(stops[0]) + 1
@@ -163,3 +166,7 @@ class ScriptedBackend:
     def _lengths(self, random: np.random.Generator) -> int:
         """Lognormal, at least one: the stop token."""
         return max(1, round(math.exp(self._mean + self._deviation * random.standard_normal())))
+
+
+def _generator(digest: xxhash.xxh3_64) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(digest.intdigest()))

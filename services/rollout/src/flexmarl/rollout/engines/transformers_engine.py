@@ -126,7 +126,8 @@ class TransformersBackend:
             self._kv.window(rows, columns),
         )
         logprobs = processed_logprobs(logits, sampling)
-        uniform = torch.from_numpy(uniforms(batch.seeds[rows], batch.sampled[rows]))
+        positions = batch.before[rows] + batch.sampled[rows]
+        uniform = torch.from_numpy(uniforms(batch.seeds[rows], positions))
         tokens, chosen = draw(logprobs, uniform, sampling.greedy)
         return tokens.numpy(), chosen.numpy()
 
