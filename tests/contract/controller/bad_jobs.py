@@ -97,6 +97,11 @@ BAD: dict[str, Document] = {
     "which one claim serves only when it is ReadWriteMany": changed(
         network={"hostNetwork": True}, roles={"trainer": {"replicas": 2}}
     ),
+    "only hf:// and s3:// are fetched": changed(data__secretRef={"name": "keys"}),
+    "at most one of image and git is needed": changed(
+        workflow={"entrypoint": "team:Team"},
+        code={"image": "team:1", "git": {"url": "https://host/team.git"}},
+    ),
     "at most one of url and secretRef is needed": changed(
         store={"url": "redis://x", "secretRef": {"name": "y"}}
     ),

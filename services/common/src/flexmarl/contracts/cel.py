@@ -51,6 +51,8 @@ _TRAINED = (
     "(!has({0}.training) || !has({0}.training.algorithm) || {0}.training.algorithm != 'none')"
 )
 _STALE = "(has(self.maxStaleness) ? self.maxStaleness : 0)"
+_FETCHED = "({0}.startsWith('hf://') || {0}.startsWith('s3://'))"
+_NOT_FETCHED = "would be ignored; only hf:// and s3:// are fetched; remove it"
 
 RULES = (
     _unique("policies"),
@@ -179,6 +181,29 @@ RULES = (
         "both url and secretRef are given; at most one of url and secretRef is needed",
         field=".secretRef",
     ),
+    Rule(
+        "policies[]",
+        "!has(self.model) || !has(self.model.secretRef) || "
+        f"{_FETCHED.format('self.model.uri')} || "
+        f"(has(self.tokenizer) && {_FETCHED.format('self.tokenizer')})",
+        _NOT_FETCHED,
+        field=".model.secretRef",
+    ),
+    *(
+        Rule(
+            path,
+            f"!has(self.secretRef) || {_FETCHED.format('self.uri')}",
+            _NOT_FETCHED,
+            field=".secretRef",
+        )
+        for path in ("data", "eval.data", "policies[].training.warmStart.data")
+    ),
+    Rule(
+        "code",
+        "!has(self.image) || !has(self.git)",
+        "both image and git are given; at most one of image and git is needed",
+        field=".git",
+    ),
     Rule("steps", "self >= oldSelf", "can only be raised while the job runs"),
     Rule(
         "pools",
@@ -196,6 +221,6 @@ RULES = (
 
 FIXED = (
     "policies", "agents", "workflow", "code", "data", "reward", "eval", "seed", "batch", "pipeline",
-    "weightSync", "store", "checkpoint", "roles", "managedBy", "shm", "network", "gang",
+    "weightSync", "store", "checkpoint", "roles", "managedBy", "cache", "shm", "network", "gang",
 )  # fmt: skip
 """Fields of spec that never change."""

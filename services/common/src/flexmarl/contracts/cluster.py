@@ -54,6 +54,34 @@ class SecretKey(Model):
     key: Annotated[str, Field(min_length=1, max_length=253)] = "url"
 
 
+class SecretRef(Model):
+    """A Secret in the job's namespace. Its entries are the environment of what fetches, and of
+    nothing else: HF_TOKEN, HF_ENDPOINT, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL,
+    AWS_REGION; of git username and password."""
+
+    name: ObjectName
+
+
+class GitSpec(Model):
+    """One commit of a repository, read by HTTP(S) when a worker's pod starts."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^@\s/]+/[^@\s]+$", max_length=1024)]
+    ref: Annotated[str, Field(pattern=r"^[^@\s]*$", max_length=256)] = ""
+    """A branch, a tag or a whole commit hash; by default the default branch. Branches move: workers
+    that start later get what they then point to."""
+    secret_ref: SecretRef | None = None
+    """Holds username and password (or a token as password), as Secrets of the type
+    kubernetes.io/basic-auth do."""
+
+
+class CacheSpec(Model):
+    """Where pods keep what they fetch."""
+
+    claim: ObjectName | None = None
+    """A claim that exists: what it holds is not fetched again, by no pod and no later job. It has
+    to be ReadWriteMany when pods are on several nodes. None: each pod fetches its own."""
+
+
 class ClaimSpec(Model):
     """The volume of checkpoints, metrics and logs of a run."""
 

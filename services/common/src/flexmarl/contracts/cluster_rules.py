@@ -12,8 +12,9 @@ from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, s
 
 CLUSTER_FIELDS = (
     ("pools",), ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
-    ("ttlSecondsAfterFinished",), ("shm",), ("network",), ("gang",), ("store", "secretRef"),
-    ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"),
+    ("ttlSecondsAfterFinished",), ("cache",), ("shm",), ("network",), ("gang",),
+    ("store", "secretRef"), ("data", "secretRef"), ("eval", "data", "secretRef"),
+    ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"), ("code", "git"),
     *(("roles", role, "template")
       for role in ("orchestrator", "worker", "engine", "trainer", "experience")),
 )  # fmt: skip
@@ -30,8 +31,11 @@ def only_on_clusters(document: Any) -> list[str]:
             place = place[key]
         if place.given:
             found.append(format_path(place.path))
-    pooled = [policy["pools"] for policy in spec["policies"].items() if policy["pools"].given]
-    return found + [format_path(place.path) for place in pooled]
+    for policy in spec["policies"].items():
+        warm = policy["training"]["warmStart"]
+        own = (policy["pools"], policy["model"]["secretRef"], warm["data"]["secretRef"])
+        found += [format_path(place.path) for place in own if place.given]
+    return found
 
 
 def pools_and_policies_belong_together(spec: Place) -> Iterator[Problem]:
@@ -104,6 +108,36 @@ def claims_are_found_or_made(spec: Place) -> Iterator[Problem]:
         )
 
 
+def secrets_are_for_what_is_fetched(spec: Place) -> Iterator[Problem]:
+    for policy in spec["policies"].items():
+        model = policy["model"]
+        if model["secretRef"].given and not any(map(_fetched, (model["uri"], policy["tokenizer"]))):
+            yield _secret_ignored(model["secretRef"])
+    data = [spec["data"], spec["eval"]["data"]]
+    data += [policy["training"]["warmStart"]["data"] for policy in spec["policies"].items()]
+    for one in data:
+        if one["secretRef"].given and not _fetched(one["uri"]):
+            yield _secret_ignored(one["secretRef"])
+
+
+def _fetched(uri: Place) -> bool:
+    return (uri.text() or "").startswith(("hf://", "s3://"))
+
+
+def _secret_ignored(place: Place) -> Problem:
+    return Problem(place.path, "would be ignored", "only hf:// and s3:// are fetched; remove it")
+
+
+def one_origin_of_code(spec: Place) -> Iterator[Problem]:
+    code = spec["code"]
+    if code["image"].given and code["git"].given:
+        yield Problem(
+            code["git"].path,
+            "both image and git are given",
+            "at most one of image and git is needed",
+        )
+
+
 def host_networks_have_room(spec: Place) -> Iterator[Problem]:
     host = spec["network"]["hostNetwork"]
     if host.value is not True:
@@ -135,5 +169,7 @@ CLUSTER_RULES = (
     pools_and_policies_belong_together,
     pools_have_room,
     claims_are_found_or_made,
+    secrets_are_for_what_is_fetched,
+    one_origin_of_code,
     host_networks_have_room,
 )

@@ -20,6 +20,8 @@ PATTERNS = {
     r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$": "bytes, as in 512Mi or 10Gi",
     r"^[a-z0-9.-]+/[a-zA-Z0-9_.-]+$": "the name of a controller, as in example.com/name",
     r"^https?://.+": "a URL that starts with http:// or https://",
+    r"^https?://[^@\s/]+/[^@\s]+$": "https://host/repository, without a password",
+    r"^[^@\s]*$": "a branch, a tag or a whole commit hash",
 }
 """What a pattern of the schema asks for; those of the form `^(a|b)://.+` explain themselves."""
 

@@ -24,12 +24,15 @@ from flexmarl.contracts.base import (
 )
 from flexmarl.contracts.cluster import (
     CONTROLLER,
+    CacheSpec,
     ClaimSpec,
     GangSpec,
+    GitSpec,
     NetworkSpec,
     PodTemplate,
     PoolSpec,
     SecretKey,
+    SecretRef,
     ShmSpec,
 )
 
@@ -90,6 +93,8 @@ class ModelSource(Model):
 
     uri: Annotated[str, Field(pattern=r"^(random|file|pypi|hf|s3|pvc)://.+")]
     dtype: Dtype = Dtype.FLOAT32
+    secret_ref: SecretRef | None = None
+    """On a cluster: with what the model and its tokenizer are fetched."""
 
 
 class TransformersArgs(Model):
@@ -146,6 +151,8 @@ class DataSpec(Model):
     """Of the order and of a generator; by default the job's."""
     size: Positive = 1000
     """How many tasks a generator makes."""
+    secret_ref: SecretRef | None = None
+    """On a cluster: with what it is fetched."""
 
 
 class WarmStart(Model):
@@ -262,6 +269,8 @@ class CodeSpec(Model):
     config_map: ObjectName | None = None
     """On a cluster: a ConfigMap whose entries are the files beside the job file. `flexmarl apply`
     makes one."""
+    git: GitSpec | None = None
+    """On a cluster: a repository; its root is what `path` counts from."""
 
 
 class EvalSpec(Model):
@@ -450,6 +459,7 @@ class MARLJobSpec(Model):
     """From the first pod on, suspended time included; after them the job fails."""
     ttl_seconds_after_finished: NonNegative | None = None
     """The finished job is deleted after so many seconds; none: never."""
+    cache: CacheSpec = CacheSpec()
     shm: ShmSpec = ShmSpec()
     network: NetworkSpec = NetworkSpec()
     gang: GangSpec = GangSpec()
