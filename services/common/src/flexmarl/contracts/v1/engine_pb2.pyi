@@ -193,7 +193,9 @@ class LoadWeightsRequest(_message.Message):
     WEIGHTS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     @_builtins.property
-    def weights(self) -> _weights_pb2.WeightsRef: ...
+    def weights(self) -> _weights_pb2.WeightsRef:
+        """absent: the policy is not trained, its source has version 0"""
+
     def __init__(
         self,
         *,

@@ -80,7 +80,8 @@ class EngineServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LoadWeights(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

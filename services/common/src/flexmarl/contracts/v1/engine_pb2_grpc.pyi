@@ -38,6 +38,7 @@ class EngineStub:
     Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _grpc.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]
+    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
     Pause: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]
     Resume: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ResumeRequest, _engine_pb2.ResumeResponse]
     Abort: _grpc.UnaryUnaryMultiCallable[_engine_pb2.AbortRequest, _engine_pb2.AbortResponse]
@@ -53,6 +54,7 @@ class EngineAsyncStub(EngineStub):
     Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _aio.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]  # type: ignore[assignment]
+    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
     Pause: _aio.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]  # type: ignore[assignment]
     Resume: _aio.UnaryUnaryMultiCallable[_engine_pb2.ResumeRequest, _engine_pb2.ResumeResponse]  # type: ignore[assignment]
     Abort: _aio.UnaryUnaryMultiCallable[_engine_pb2.AbortRequest, _engine_pb2.AbortResponse]  # type: ignore[assignment]
@@ -76,7 +78,8 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _engine_pb2.LoadWeightsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_engine_pb2.LoadWeightsResponse, _abc.Awaitable[_engine_pb2.LoadWeightsResponse]]: ...
+    ) -> _typing.Union[_engine_pb2.LoadWeightsResponse, _abc.Awaitable[_engine_pb2.LoadWeightsResponse]]:
+        """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
 
     @_abc_1.abstractmethod
     def Pause(

@@ -57,6 +57,26 @@ class ProgressResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EnginesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PHASE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
@@ -67,6 +87,7 @@ class ProgressResponse(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     TOKENS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ENGINES_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     step: _builtins.int
     steps: _builtins.int
@@ -81,7 +102,11 @@ class ProgressResponse(_message.Message):
     """sampled, in the last step"""
     @_builtins.property
     def wanted(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """engines by policy; empty: as many as there are"""
+        """engines by pool; one that is missing: as many as there are"""
+
+    @_builtins.property
+    def engines(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """by policy: those that serve it"""
 
     def __init__(
         self,
@@ -96,10 +121,11 @@ class ProgressResponse(_message.Message):
         wanted: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         reward: _builtins.float | None = ...,
         tokens_per_second: _builtins.float | None = ...,
+        engines: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "reward", b"reward", "saved", b"saved", "tokens_per_second", b"tokens_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "groups_done", b"groups_done", "groups_total", b"groups_total", "message", b"message", "phase", b"phase", "reward", b"reward", "saved", b"saved", "step", b"step", "steps", b"steps", "tokens_per_second", b"tokens_per_second", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "engines", b"engines", "groups_done", b"groups_done", "groups_total", b"groups_total", "message", b"message", "phase", b"phase", "reward", b"reward", "saved", b"saved", "step", b"step", "steps", b"steps", "tokens_per_second", b"tokens_per_second", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
