@@ -68,5 +68,5 @@ def layout() -> Layout:
 
 
 def gang_scheduling() -> bool:
-    """Whether Kubernetes' own gang scheduling, an alpha of 1.36, is to be switched on."""
-    return os.environ.get("FLEXMARL_CLUSTER_GANG", "0") == "1"
+    """Whether Kubernetes' own gang scheduling, an alpha of 1.36, is switched on."""
+    return os.environ.get("FLEXMARL_CLUSTER_GANG", "1") == "1"

@@ -66,8 +66,9 @@ def test_it_may_do_what_its_code_does_and_nothing_else(helm: Helm, repo: Path) -
     used |= {(kind, "delete") for kind in WORKLOADS}
     used |= _named(text)
     for kind in re.findall(r'(?:"kind": |kind=)"([A-Z]\w+)"', rendered):
-        if kind != "MARLJob":
+        if kind not in ("MARLJob", "PodGroup"):
             used |= {(kind, "create"), (kind, "patch")}
+    used |= {("PodGroup", verb) for verb in ("get", "create", "delete")}
     used |= {("Event", "create"), ("Pod/log", "get"), ("MARLJob/status", "patch")}
     used.add(("MARLJob/finalizers", "update"))
     granted = {

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controller.seen import a_pod, observations, seen, subject
 
-from flexmarl.controller.findings import find
+from flexmarl.controller.findings import GANG, find
 from flexmarl.controller.observed import Ended, JobState, Observed, Progress, Workload
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Wish, plan
@@ -140,6 +140,17 @@ def test_lacking_capacity_is_told_in_numbers() -> None:
     (found,) = find(seen(pods=(placed, stuck)))
     assert "2 pods wanted, 1 placed" in found.message
     assert "nvidia.com/gpu" in found.message
+
+
+def test_a_gang_that_does_not_fit_is_told_as_what_it_lacks() -> None:
+    waiting = f"{GANG}, waiting for minCount pods from a gang to be scheduled"
+    gang = [a_pod("trainer", name=f"t-{n}", uid=f"t{n}", unschedulable=waiting) for n in range(3)]
+    stuck = a_pod(name="e-1", uid="1", unschedulable="1 Insufficient nvidia.com/gpu")
+    (found,) = find(seen(pods=(*gang, stuck)))
+    assert found.reason == "InsufficientCapacity"
+    assert found.message.startswith("4 pods wanted, 0 placed: no node has enough nvidia.com/gpu")
+    assert "suspend the job, lower the pool's min" in found.message
+    assert [each.reason for each in find(seen(pods=tuple(gang)))] == ["GangWaiting"]
 
 
 def test_a_suspended_job_saves_before_its_pods_go() -> None:

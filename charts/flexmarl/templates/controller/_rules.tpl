@@ -42,5 +42,5 @@ tests/contract/chart/test_controller.py. To apply an object is to create or to p
   verbs: [list, create, patch, delete]
 - apiGroups: [scheduling.k8s.io, scheduling.x-k8s.io, scheduling.volcano.sh]
   resources: [podgroups]
-  verbs: [create, patch]
+  verbs: [get, create, delete]
 {{- end -}}

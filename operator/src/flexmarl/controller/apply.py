@@ -13,7 +13,7 @@ import structlog
 
 from flexmarl.controller.cache import WATCHED, Key, Objects
 from flexmarl.controller.cluster import Cluster, RefusedError
-from flexmarl.controller.findings import refused
+from flexmarl.controller.findings import no_gangs, refused
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import JOB_LABEL, MADE_BY, ROLE_LABEL, STEPS, Manifest, reference
 from flexmarl.controller.observed import Finding
@@ -57,10 +57,20 @@ class Applier:
             return findings
         for manifest in todo:
             findings += await self._one(key, manifest, there)
+            if findings and manifest["kind"] == "PodGroup":
+                return findings  # pods would start one by one
         return findings
 
-    async def keep_only(self, key: Key, uid: str, kept: Iterable[Manifest], there: Objects) -> bool:
-        """Delete every other object of the job but evidence; True when there was something."""
+    async def keep_only(
+        self,
+        key: Key,
+        uid: str,
+        kept: Iterable[Manifest],
+        there: Objects,
+        gang: Iterable[Manifest] = (),
+    ) -> bool:
+        """Delete every other object of the job but evidence, its `gang` too; True when there was
+        something."""
         names = {reference(one) for one in kept}
         alive = [
             one
@@ -77,6 +87,8 @@ class Applier:
             ):
                 if (kind, one["metadata"]["name"]) not in names and _owned(one, uid):
                     await self._cluster.delete(kind, key.namespace, one["metadata"]["name"])
+        for group in gang:
+            await self._cluster.remove(group)
         self.forget(key)
         self._cleaned.add((key, uid))
         return bool(there.children)
@@ -108,8 +120,11 @@ class Applier:
                     return []  # made anew once it is gone
                 if await self._left_alone(manifest, found):
                     return []
-            made = await self._cluster.apply(manifest)
+            group = kind == "PodGroup"
+            made = await (self._gang(manifest) if group else self._cluster.apply(manifest))
         except RefusedError as error:
+            if kind == "PodGroup" and error.status == 404:
+                return [no_gangs(manifest["apiVersion"])]
             if error.status in (409, 429) or error.status >= 500:
                 raise
             log.warning("refused", kind=kind, name=name, error=str(error))
@@ -119,6 +134,13 @@ class Applier:
             _digest(manifest), int(made["metadata"].get("generation", 0)), time.monotonic()
         )
         return []
+
+    async def _gang(self, manifest: Manifest) -> Manifest:
+        """Made once: Kubernetes lets nobody change the size of its groups."""
+        found = await self._cluster.made(manifest)
+        if "deletionTimestamp" in found["metadata"]:  # of pods that are on their way out
+            raise RefusedError(409, "Conflict", f"{reference(manifest)} is being deleted")
+        return found
 
     async def _left_alone(self, manifest: Manifest, found: Mapping[str, Any]) -> bool:
         """Whether the object stays as it is, but for its number of pods."""

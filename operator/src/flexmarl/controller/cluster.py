@@ -55,7 +55,7 @@ class Cluster:
         query = [("fieldManager", MANAGER), ("force", "true")]
         if dry_run:
             query.append(("dryRun", "All"))
-        return await self._call(
+        return await self.call(
             "PATCH",
             path_to(manifest),
             query=query,
@@ -64,7 +64,7 @@ class Cluster:
         )
 
     async def scale(self, kind: str, namespace: str, name: str, replicas: int) -> None:
-        await self._call(
+        await self.call(
             "PATCH",
             path(kind, namespace, name),
             query=[("fieldManager", MANAGER)],
@@ -81,7 +81,7 @@ class Cluster:
             "metadata": {key: metadata[key] for key in ("name", "namespace", "uid")},
             "status": status,
         }
-        return await self._call(
+        return await self.call(
             "PATCH",
             f"{path('MARLJob', metadata['namespace'], metadata['name'])}/status",
             query=[("fieldManager", f"{MANAGER}-status"), ("force", "true")],
@@ -91,7 +91,7 @@ class Cluster:
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         try:
-            return await self._call("GET", path(kind, namespace, name))
+            return await self.call("GET", path(kind, namespace, name))
         except RefusedError as error:
             if error.status == 404:
                 return None
@@ -115,7 +115,7 @@ class Cluster:
             query += [("fieldSelector", fields)] if fields else []
             query += [("continue", more)] if more else []
             accept = METADATA_ONLY if metadata_only else "application/json"
-            page = await self._call("GET", path(kind, namespace), query=query, accept=accept)
+            page = await self.call("GET", path(kind, namespace), query=query, accept=accept)
             group = PLURALS[kind][0].split("/", 1)[1]
             found += [{**item, "kind": kind, "apiVersion": group} for item in page["items"]]
             more = page["metadata"].get("continue", "")
@@ -125,16 +125,34 @@ class Cluster:
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """With what it owns; nothing happens when it is gone already."""
         try:
-            await self._call(
+            await self.call(
                 "DELETE", path(kind, namespace, name), query=[("propagationPolicy", "Background")]
             )
         except RefusedError as error:
             if error.status != 404:
                 raise
 
+    async def made(self, manifest: Manifest) -> Manifest:
+        """The object, created unless it is there already; then as it is. RefusedError."""
+        at = path_to(manifest)
+        try:
+            return await self.call("POST", at.rpartition("/")[0], body=manifest)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+        return await self.call("GET", at)
+
+    async def remove(self, manifest: Manifest) -> None:
+        """Nothing happens when it is gone already, or nobody knows its kind."""
+        try:
+            await self.call("DELETE", path_to(manifest))
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+
     async def create(self, manifest: Manifest) -> None:
         at = path(manifest["kind"], manifest["metadata"]["namespace"])
-        await self._call("POST", at, body=manifest, content="application/json")
+        await self.call("POST", at, body=manifest, content="application/json")
 
     async def logs(self, namespace: str, pod: str, *, lines: int, most: int) -> str:
         """The end of the main container's output; empty when there is none."""
@@ -145,7 +163,8 @@ class Cluster:
             return ""
         return found.decode(errors="replace")
 
-    async def _call(self, method: str, at: str, **more: Any) -> Manifest:
+    async def call(self, method: str, at: str, **more: Any) -> Manifest:
+        """Any request; what is answered as JSON. RefusedError."""
         found: Manifest = json.loads(await self._raw(method, at, **more) or b"{}")
         return found
 
@@ -198,8 +217,8 @@ def _refused(status: int, data: bytes) -> RefusedError:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Cluster]:
-    """The cluster in which this runs, else that of the kubeconfig."""
+async def connection() -> AsyncIterator[client.ApiClient]:
+    """To the cluster in which this runs, else to that of the kubeconfig."""
     settings = client.Configuration()
     try:
         config.load_incluster_config(  # type: ignore[no-untyped-call]
@@ -210,4 +229,10 @@ async def connected() -> AsyncIterator[Cluster]:
             client_configuration=settings
         )
     async with client.ApiClient(settings) as api:
+        yield api
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Cluster]:
+    async with connection() as api:
         yield Cluster(api)

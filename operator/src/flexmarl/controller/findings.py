@@ -6,7 +6,7 @@ A reason is one word for machines; the sentence names the object and says what t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from flexmarl.controller.names import ORCHESTRATOR
 from flexmarl.controller.observed import Finding, Observed, Pod
@@ -15,6 +15,8 @@ from flexmarl.runtime.process import HOPELESS
 PULLING = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 UNCONFIGURED = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 RESTARTING = {"CrashLoopBackOff"}
+GANG = "pod group is unschedulable"
+"""What Kubernetes' own gang scheduling says of pods that wait for others."""
 LONGEST = 400
 """Of the words of others in a sentence."""
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
@@ -54,8 +56,11 @@ def _of_pods(seen: Observed) -> Iterator[Finding]:
             )
         if pod.unschedulable:
             stuck.setdefault(pod.unschedulable, []).append(pod)
+    gang = [pod for message in [*stuck] if GANG in message for pod in stuck.pop(message)]
     for message, pods in stuck.items():
-        yield _unschedulable(message, pods, seen.pods)
+        yield _unschedulable(message, pods, seen.pods, gang)
+    if gang and not stuck:
+        yield Finding("GangWaiting", f"{len(gang)} pods start together once there is room for all")
 
 
 def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
@@ -73,7 +78,10 @@ def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
         )
 
 
-def _unschedulable(message: str, pods: list[Pod], everyone: Iterable[Pod]) -> Finding:
+def _unschedulable(
+    message: str, pods: list[Pod], everyone: Iterable[Pod], gang: Sequence[Pod]
+) -> Finding:
+    """`gang`: those that wait for these."""
     said, names = shortened(message), ", ".join(sorted(pod.name for pod in pods)[:3])
     more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
     who = f"{names}{more}"
@@ -87,11 +95,16 @@ def _unschedulable(message: str, pods: list[Pod], everyone: Iterable[Pod]) -> Fi
             "give the cluster a default StorageClass",
         )
     if lacking:
+        wanted = len(pods) + len(gang) + placed
+        less = (
+            "suspend the job, lower the pool's min and resume it: a gang starts as a whole"
+            if gang
+            else "lower the pool's min or the role's replicas"
+        )
         return Finding(
             "InsufficientCapacity",
-            f"{len(pods) + placed} pods wanted, {placed} placed: no node has enough "
-            f"{', '.join(lacking)} left for {who} ({said}); free or add nodes, or lower the pool's "
-            "min or the role's replicas",
+            f"{wanted} pods wanted, {placed} placed: no node has enough "
+            f"{', '.join(lacking)} left for {who} ({said}); free or add nodes, or {less}",
         )
     if "affinity" in message or "selector" in message or "taint" in message:
         return Finding(
@@ -106,6 +119,14 @@ def _of_workloads(seen: Observed) -> Iterator[Finding]:
     for workload in seen.workloads:
         if workload.trouble:
             yield refused(f"{workload.kind} {workload.name}", workload.trouble)
+
+
+def no_gangs(api: str) -> Finding:
+    return Finding(
+        "GangUnknown",
+        f"the cluster has no PodGroups of {api}, so no pod is started: switch that API on, or "
+        "delete the job and create it anew with another gang.kind",
+    )
 
 
 def refused(what: str, message: str) -> Finding:

@@ -28,7 +28,7 @@ from flexmarl.controller.observed import Finding, JobState, Observed, Pod, Progr
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Wish, plan
 from flexmarl.controller.reading import document, read
-from flexmarl.controller.render import WORKLOADS, kept, render
+from flexmarl.controller.render import WORKLOADS, group, kept, render
 from flexmarl.controller.render.parts import Installation, Subject
 from flexmarl.controller.status import next_status, overdue, phase_of
 from flexmarl.controller.store import JobUsers, RedisError, url_for, user_of
@@ -46,7 +46,9 @@ class Reconciler:
         orchestrators: Orchestrators,
         installation: Installation,
         store_url: str = "",
+        managed_by: str = CONTROLLER,
     ) -> None:
+        self._managed_by = managed_by
         self._cluster, self._cache, self._orchestrators = cluster, cache, orchestrators
         self._installation, self._store_url = installation, store_url
         self._users = JobUsers(store_url) if store_url else None
@@ -66,7 +68,7 @@ class Reconciler:
         if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             await self._gone(key, manifest)
             return NEVER
-        if manifest["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
+        if manifest["spec"].get("managedBy", CONTROLLER) != self._managed_by:
             return NEVER
         job, problems = read(manifest)
         before: Manifest = manifest.get("status") or {}
@@ -177,10 +179,12 @@ class Reconciler:
         self, key: Key, job: MARLJob | None, manifest: Manifest, there: Objects
     ) -> None:
         stays: list[Manifest] = []
-        if job is not None:
-            stays = kept(Subject(job, manifest["metadata"]["uid"], {}, "", ""))
+        gang: list[Manifest] = []
         uid = manifest["metadata"]["uid"]
-        await self._applier.keep_only(key, uid, stays, there)
+        if job is not None:
+            subject = Subject(job, uid, {}, "", "")
+            stays, gang = kept(subject), group(subject)
+        await self._applier.keep_only(key, uid, stays, there, gang)
         self._findings.pop(key, None)
         self._progress.pop(key, None)
         self._tokens.pop(uid, None)

@@ -24,21 +24,27 @@ def render(
     """
     spec = subject.job.spec
     engines, slots = scale.engines(spec, wanted), scale.slots(spec)
-    started = scale.engines(spec, {})  # a gang is of those that start, not of those scaled to
-    pods = 2 + spec.roles.worker.replicas + sum(started.values()) + sum(slots.values())
     return [
         *kept(subject),
         access.account(subject),
         access.credentials(subject),
         access.job_file(subject),
         *access.network_policy(subject, installation),
-        *gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods),
+        *group(subject),
         *experience(subject, installation),
         *engine_pods(subject, installation, engines),
         *trainers(subject, installation, slots),
         *workers(subject, installation),
         *orchestrator(subject, installation, slots),
     ]
+
+
+def group(subject: Subject) -> list[Manifest]:
+    """The gang: of the pods that start, whatever they are scaled to later."""
+    spec = subject.job.spec
+    engines, slots = scale.engines(spec, {}), scale.slots(spec)
+    pods = 2 + spec.roles.worker.replicas + sum(engines.values()) + sum(slots.values())
+    return gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods)
 
 
 def kept(subject: Subject) -> list[Manifest]:

@@ -1,0 +1,95 @@
+"""All pods of a job or none, by Kubernetes' own gang scheduling.
+
+Skipped where the API server has no PodGroups of that API: it is an alpha of 1.36, behind the
+feature gates GenericWorkload and GangScheduling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from flexmarl.contracts.cluster import GangKind
+from flexmarl.controller.render.gang import API
+
+from .jobs import Job
+from .kube import Kubernetes
+from .specs import Spec, team
+
+GPU = "gang.example/gpu"
+ROOM = 3
+"""Devices of the node."""
+OTHERS = 4
+"""Pods of the job but its engines: orchestrator, worker, experience and trainer."""
+
+
+@pytest.fixture
+def node(cluster: Kubernetes) -> Iterator[str]:
+    """One that has three devices."""
+    api = API[GangKind.NATIVE]
+    if "podgroups" not in cluster.kubectl("get", "--raw", f"/apis/{api}", check=False):
+        pytest.skip(f"the cluster has no PodGroups of {api}")
+    name = cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+    cluster.advertise(name, {GPU: ROOM})
+    yield name
+    cluster.advertise(name, {GPU: 0})
+
+
+@pytest.fixture
+def job(cluster: Kubernetes, images: Mapping[str, str], release: object, namespace: str) -> Job:
+    return Job(cluster, images, namespace)
+
+
+def gang(engines: int) -> Spec:
+    """The team with so many engines, each of which takes a device."""
+    pool = {"name": "devices", "role": "engine", "gpus": 1, "gpuResource": GPU, "min": engines,
+            "max": 8}  # fmt: skip
+    spec = team(pools=[pool], gang={"kind": "native"})
+    for policy in spec["policies"]:
+        policy["pools"] = ["devices"]
+    return spec
+
+
+def placed(job: Job) -> list[bool]:
+    return [bool(pod["spec"].get("nodeName")) for pod in job.pods()]
+
+
+def waits_for(job: Job, pods: int) -> None:
+    """It says what is lacking for so many pods, none of which is on a node."""
+    job.until(lambda: job.status().get("reason") == "InsufficientCapacity", "it says so", 60)
+    job.until(lambda: len(job.pods()) == pods, "every pod is made", 60)
+    said = job.status()["message"]
+    assert f"{pods} pods wanted, 0 placed" in said
+    assert GPU in said
+    assert placed(job) == [False] * pods
+
+
+def test_a_job_one_pod_too_large_starts_none_of_its_pods_until_there_is_room_for_all(
+    cluster: Kubernetes, node: str, job: Job
+) -> None:
+    job.submit(gang(ROOM + 1))
+    waits_for(job, OTHERS + ROOM + 1)
+    cluster.advertise(node, {GPU: ROOM + 1})
+    job.completes()
+
+
+def test_a_gang_may_be_scaled_suspended_and_started_in_its_new_size(node: str, job: Job) -> None:
+    spec = gang(ROOM)
+    job.submit(spec)
+    job.trains(1)
+    before = {pod["metadata"]["uid"] for pod in job.pods()}
+    job.change(pools=[{**spec["pools"][0], "min": ROOM + 1}])  # the new one waits, alone
+    job.until(lambda: placed(job).count(False) == 1, "one more pod is wanted")
+    assert before < {pod["metadata"]["uid"] for pod in job.pods()}
+    job.change(suspend=True)
+    job.reaches("Suspended")
+    groups = job.cluster.kubectl("-n", job.namespace, "get", "podgroups", "-o", "json")
+    assert json.loads(groups)["items"] == []
+    job.change(suspend=False)
+    waits_for(job, OTHERS + ROOM + 1)
+    job.change(suspend=True)
+    job.reaches("Suspended")
+    job.change(pools=[{**spec["pools"][0], "min": ROOM}], suspend=False)
+    job.completes()
