@@ -25,7 +25,8 @@ KIND = "flexmarl-e2e"
 
 def run(where: Layout, pytest_arguments: list[str], *, full: bool, gang: bool) -> int:
     select = ["-m", "cluster" if full else "cluster and not full"]
-    pytest = [sys.executable, "-m", "pytest", *select, *pytest_arguments, TESTS]
+    files = [] if any(each.startswith(TESTS) for each in pytest_arguments) else [TESTS]
+    pytest = [sys.executable, "-m", "pytest", *select, *pytest_arguments, *files]
     with tempfile.TemporaryDirectory() as directory:
         images = Path(directory) / "images.yaml"
         if os.environ.get("KUBECONFIG"):

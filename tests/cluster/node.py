@@ -74,12 +74,15 @@ class Node:
 
     def push(self, names: list[str], builder: Builder, output: Path) -> None:
         """Our images from buildah's store into the node's registry; the kubelet pulls them."""
+        record = self._where.kept / "pushed.yaml"
+        prune.containerd(self._ctr, prune.pushed(record).values())
         script = [sys.executable, str(REPO / "images/images.py"), "push", *names]
         options = ["--engine=buildah", "--plain-http", f"--registry={REGISTRY}"]
         written = f"--output={output}"
         if self.run([*script, *options, written], **builder.environment()) != 0:
             raise MissingError("the images could not be pushed to the test node's registry")
-        prune.containerd(self._ctr, prune.pushed(output).values())
+        known = prune.pushed(record) | prune.pushed(output)
+        record.write_text("".join(f"{name}: {image}\n" for name, image in known.items()))
 
     def replace_process(self, command: list[str]) -> None:
         self._users = (self._where.kept / "users").open("w")

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from .layout import REGISTRY, Layout
+from .layout import Layout
 
 
 def registry(where: Layout) -> None:
@@ -21,16 +21,17 @@ def registry(where: Layout) -> None:
 
 
 def containerd(ctr: Callable[[list[str]], str], images: Iterable[str]) -> None:
-    """Older images of the same repositories; `images` are the new ones, by digest."""
+    """Images that those pushed last, `images`, have replaced.
+
+    Only where the new one was pulled: until then the old one holds the layers that both share.
+    """
     lines = [line.split() for line in ctr(["images", "ls"]).splitlines()[1:]]
     digests = {line[0]: line[2] for line in lines if len(line) > 2}
-    new = dict(image.split("@") for image in images)
+    new = dict(image.split("@") for image in images if image in digests)
     old = {
         digest
         for name, digest in digests.items()
-        if name.startswith(f"{REGISTRY}/")
-        and name.partition("@")[0] in new
-        and digest != new[name.partition("@")[0]]
+        if digest != new.get(name.partition("@")[0], digest)
     }
     # The same image also goes by the digest of its configuration: that name holds it, too.
     if names := [name for name, digest in digests.items() if digest in old]:
@@ -57,5 +58,7 @@ def image_ids(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def pushed(output: Path) -> dict[str, str]:
-    """What `images.py push --output` wrote."""
+    """What `images.py push --output` wrote; nothing if it never did."""
+    if not output.exists():
+        return {}
     return dict(line.split(": ", 1) for line in output.read_text().splitlines())

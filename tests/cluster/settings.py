@@ -7,7 +7,7 @@ from typing import Any
 
 from .layout import NODE, NODE_IP, PAUSE_IMAGE, POD_CIDR, REGISTRY, Layout
 
-VOLUMES = 24
+VOLUMES = 96
 """Claims that one life of a node can bind: there is no provisioner."""
 STORAGE_CLASS = "flexmarl-test"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 from typing import Annotated
 
 import typer
@@ -25,4 +27,7 @@ def command(
         raise CommandError(
             f'There is no process "{name}"; there is {", ".join(MODULES)}{hint}', INVALID
         )
+    if os.getpid() == 1:
+        # The kernel drops what pid 1 of a container does not handle; imports take a while.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     importlib.import_module(MODULES[name]).main()
