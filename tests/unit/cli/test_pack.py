@@ -10,8 +10,9 @@ import pytest
 from tests.unit.cli.runs import job
 
 from flexmarl.cli.console import INVALID, CommandError
-from flexmarl.cli.pack import MOST_BYTES, PACKED, Packed, pack
+from flexmarl.cli.pack import MOST_BYTES, Packed, pack
 from flexmarl.contracts.documents import dump
+from flexmarl.contracts.preparation import PACKED
 from flexmarl.contracts.reading import read_job
 from flexmarl.fetch.archive import unpack
 

@@ -19,6 +19,7 @@ from flexmarl.cli.commands import (
     fetch,
     logs,
     open_,
+    preflight,
     report,
     resume,
     run,
@@ -91,7 +92,7 @@ app = typer.Typer(
 LOCALLY = (run, validate)
 ON_A_CLUSTER = (apply, suspend, resume)
 IN_BOTH_PLACES = (status, logs, report, open_)
-OTHERS = (episodes, export, fetch, serve, version)
+OTHERS = (episodes, export, fetch, preflight, serve, version)
 for module in (*LOCALLY, *ON_A_CLUSTER, *IN_BOTH_PLACES, *OTHERS):
     app.command(module.__name__.rsplit(".", 1)[1].rstrip("_"), epilog=EXIT_CODES)(module.command)
 app.add_typer(bench.app, name="bench", epilog=EXIT_CODES)

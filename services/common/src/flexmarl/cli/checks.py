@@ -31,14 +31,19 @@ LOOKED_UP = ("random://", "file://")
 """Models that are resolved at once; a package is only looked up, its conversion takes a while."""
 
 
-def checked_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """The job, fit to start as far as can be told; JobFileError with every problem."""
+def checked_job(path: Path, overrides: Sequence[str] = (), *, here: bool = False) -> JobFile:
+    """The job, fit to start as far as can be told; JobFileError with every problem.
+
+    `here`: it is to run on this machine, where code of an image or a repository cannot be had.
+    """
     inspection = inspect_job(path, overrides)
     base_dir = _base_dir(inspection)
     spec = Place(inspection.data)["spec"]
     records: dict[str, Records] = {}
     more = [*_data_problems(spec, base_dir, records), *_model_problems(spec, base_dir)]
-    more += [*_missing_keys(spec), *_code_problems(spec, base_dir, records)]
+    more += _missing_keys(spec)
+    if here or not (spec["code"]["image"].given or spec["code"]["git"].given):
+        more += _code_problems(spec, base_dir, records)
     known = {problem.path for problem in inspection.problems}
     return inspection.file([problem for problem in more if problem.path not in known])
 

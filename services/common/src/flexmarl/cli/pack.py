@@ -14,13 +14,11 @@ from urllib.parse import unquote
 
 from flexmarl.cli.console import INVALID, CommandError
 from flexmarl.contracts.places import Place
+from flexmarl.contracts.preparation import PACKED
 from flexmarl.contracts.reading import BASE_DIR, JobFile
 
 MOST_BYTES = 900 << 10
 """The API server takes a ConfigMap of 1 MiB."""
-PACKED = "flexmarl.io/packed"
-"""Annotation of a job whose ConfigMap holds an archive, by the name of its entry, which an init
-container unpacks; without it the entries are the files."""
 JOB_LABEL = "flexmarl.io/job"
 LEFT_OUT = {"__pycache__", "runs", "node_modules"}
 

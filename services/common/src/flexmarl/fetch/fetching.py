@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,16 @@ class Fetched:
     seconds: float = 0.0
 
 
-def fetch(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Fetched:
-    """Bring `uri` into the cache below `root` unless it is there; FetchError."""
+def fetch(
+    uri: str,
+    part: Part = Part.ALL,
+    root: Path | None = None,
+    given: Mapping[str, str] | None = None,
+) -> Fetched:
+    """Bring `uri` into the cache below `root` unless it is there; FetchError.
+
+    `given`: addresses and keys that go before those of the environment, by the same names.
+    """
     source = source_of(uri)
     if source is None:
         return Fetched(uri, None)
@@ -41,7 +50,8 @@ def fetch(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Fetched:
     if there is not None:
         return Fetched(uri, there)
     folder, began = folder_of(uri, part, root), time.monotonic()
-    settings = FetchSettings()
+    given = given or {}
+    settings = FetchSettings.of(given)
     brought = resumed = 0
     match source:
         case GitSource():
@@ -60,7 +70,7 @@ def fetch(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Fetched:
             from flexmarl.fetch.download import download
             from flexmarl.fetch.s3 import S3
 
-            transfer = download(S3(source, part), folder)
+            transfer = download(S3(source, part, given), folder)
             brought, resumed = transfer.done - transfer.resumed, transfer.resumed
     return Fetched(uri, folder, brought, resumed, time.monotonic() - began)
 

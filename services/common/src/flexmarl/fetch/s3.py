@@ -8,9 +8,9 @@ Which server and whose keys is in the environment as for every other client: `AW
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import obstore
 from obstore import exceptions
@@ -22,8 +22,19 @@ from flexmarl.fetch.sources import Part, S3Source, wanted
 
 if TYPE_CHECKING:
     from obstore import GetOptions
+    from obstore.store import S3Config
 
 CHUNK = 1 << 16
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "session_token",
+    "AWS_ENDPOINT_URL": "endpoint",
+    "AWS_REGION": "region",
+    "AWS_DEFAULT_REGION": "default_region",
+    "AWS_SKIP_SIGNATURE": "skip_signature",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
+}
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _URL = re.compile(r"(?<=://)[^\s/?)]+")
 _DENIED = re.compile(
@@ -36,13 +47,15 @@ _NO_BUCKET = re.compile(r"NoSuchBucket")
 class S3:
     """The objects below one prefix."""
 
-    def __init__(self, source: S3Source, part: Part) -> None:
+    def __init__(self, source: S3Source, part: Part, given: Mapping[str, str]) -> None:
+        """`given`: variables that go before those of the environment."""
         self.uri = source.uri
         self._source, self._part = source, part
         self._keys: dict[str, str] = {}
         self._tags: dict[str, str] = {}
         self._store = S3Store(
             source.bucket,
+            config=cast("S3Config", {KEYS[name]: given[name] for name in KEYS if name in given}),
             client_options={
                 "connect_timeout": timedelta(seconds=10),
                 "read_timeout": timedelta(seconds=30),

@@ -19,7 +19,9 @@ class Discovery(BaseModel):
 
     workers: str
     engines: dict[str, str]
-    """By policy."""
+    """By policy, of those with engines of their own."""
+    pools: dict[str, str] = {}
+    """By pool, of engines that policies share."""
 
 
 class Settings(BaseSettings):
@@ -45,7 +47,9 @@ class Settings(BaseSettings):
     shm_dir: Path = Path("/dev/shm")
 
     policy: str = ""
-    """Engine: the policy it starts with."""
+    """Engine: the policy it serves."""
+    pool: str = ""
+    """Engine: the pool it belongs to, instead of a policy of its own."""
     store_url: str = ""
     experience: str = ""
     """Address of the experience service."""
@@ -53,12 +57,14 @@ class Settings(BaseSettings):
     """Address of the weights sidecar of this pod."""
     workers: list[str] = []
     engines: dict[str, list[str]] = {}
-    """Policy -> addresses of its engines."""
+    """Policy -> addresses of its own engines."""
+    pools: dict[str, list[str]] = {}
+    """Pool -> addresses of the engines that its policies share."""
     trainers: list[str] = []
     slot_policies: dict[str, list[str]] = {}
     """Address of a trainer -> the policies that it may train; those not named: any."""
     discovery: Discovery | None = None
-    """On a cluster, instead of `workers` and `engines`."""
+    """On a cluster, instead of `workers`, `engines` and `pools`."""
     resume_from: str = ""
     """Checkpoint directory to start from, with a manifest."""
 
@@ -66,6 +72,12 @@ class Settings(BaseSettings):
 def secret(name: str) -> str | None:
     """The environment variable in which the user keeps a key that the job file only names."""
     return os.environ.get(name)
+
+
+def variables(prefix: str) -> dict[str, str]:
+    """The environment variables that begin so, without it."""
+    found = {key: value for key, value in os.environ.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value for key, value in found.items()}
 
 
 class _Cache(BaseSettings):

@@ -45,7 +45,7 @@ def command(
 
     if resume and replace:
         raise CommandError("--resume goes on with a run, --replace deletes it: give one", INVALID)
-    file = checked_job(job, overrides or ())
+    file = checked_job(job, overrides or (), here=True)
     for problem in file.warnings:
         warn(f"warning: {problem}")
     if without_meaning := only_on_clusters(file.document):
