@@ -70,6 +70,7 @@ def kubernetes(where: Layout, *, gang: bool) -> dict[str, list[str]]:
             "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
+            *([GANG_GATES] if gang else []),  # else nothing lets a PodGroup go
         ],
         "kube-scheduler": [
             _at(where, "kube-scheduler"),
