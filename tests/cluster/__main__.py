@@ -3,6 +3,7 @@
 python -m tests.cluster up            start it (a second call finds it running)
 python -m tests.cluster exec CMD...   run something that talks to it: kubectl, helm, pytest
 python -m tests.cluster push [NAME..] build our images from the working tree and push them to it
+python -m tests.cluster api CMD...    the same with an API server alone, of no node, on this network
 python -m tests.cluster down          end it; what it pulled and compiled stays for the next time
 python -m tests.cluster e2e [...]     everything for tests/e2e/cluster; more arguments go to pytest
 """
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from . import e2e
+from .api import api_server
 from .images import Builder
 from .layout import gang_scheduling, layout
 from .node import Node, require_root
@@ -33,6 +35,7 @@ def main() -> int:
     commands.add_parser("up")
     commands.add_parser("down")
     commands.add_parser("exec").add_argument("argv", nargs=argparse.REMAINDER)
+    commands.add_parser("api").add_argument("argv", nargs=argparse.REMAINDER)
     commands.add_parser("push").add_argument("names", nargs="*")
     tests = commands.add_parser("e2e")
     tests.add_argument("--full", action="store_true")
@@ -54,6 +57,10 @@ def main() -> int:
             if not node.is_up():
                 raise MissingError("no node runs: python -m tests.cluster up")
             node.replace_process(arguments.argv)
+        case "api":
+            with api_server(where) as kubeconfig:
+                environment = {**node.environment(), "KUBECONFIG": str(kubeconfig)}
+                return subprocess.run(arguments.argv, env=environment, check=False).returncode
         case "push":
             builder = Builder(where)
             with node.in_use(), builder.alone(), tempfile.TemporaryDirectory() as directory:

@@ -7,7 +7,7 @@ from flexmarl.controller.cache import Key
 RECONCILES = Histogram(
     "flexmarl_controller_reconcile_seconds",
     "Time of one look at a job, with all that was done about it.",
-    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30),
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30),
 )
 ERRORS = Counter(
     "flexmarl_controller_errors_total", "Looks at a job that ended in an error.", ["kind"]

@@ -89,7 +89,12 @@ class Controller:
         self._settings, self._cluster, self._asker = settings, cluster, asker
         self._cache, self._wakes = Cache(), Wakes()
         self._reconciler = Reconciler(
-            cluster, self._cache, asker, settings.installation(), settings.store_url
+            cluster,
+            self._cache,
+            asker,
+            settings.installation(),
+            settings.store_url,
+            settings.managed_by,
         )
         self._pauses: dict[Key, float] = {}
         self._synced = time.monotonic()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from flexmarl.contracts.cluster import CONTROLLER
 from flexmarl.controller.render.parts import Installation
 
 
@@ -17,6 +18,8 @@ class ControllerSettings(BaseSettings):
 
     namespaces: list[str] = []
     """Those whose jobs are served; none: all."""
+    managed_by: str = CONTROLLER
+    """Only jobs whose `managedBy` is this are served."""
     namespace: str = ""
     """Its own, for policies that admit it to the jobs' pods; empty: it runs outside."""
     images: dict[str, str]

@@ -72,6 +72,24 @@ def store(*, json: JsonOption = False) -> None:
 
 
 @app.command()
+def operator(
+    jobs: Annotated[int, typer.Option(min=1, max=2000, help="Created at once.")] = 200,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Served by a release: how soon pods are there."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=50, help="Jobs with --namespace.")] = 5,
+    *,
+    json: JsonOption = False,
+) -> None:
+    """Time, memory and rest of a controller with many jobs, on the cluster of KUBECONFIG."""
+    from flexmarl.bench import operator as bench
+
+    said = bench.run(jobs, rounds, namespace, lambda text: typer.echo(text, err=True))
+    _show("operator", said, as_json=json)
+
+
+@app.command()
 def start(
     job: Annotated[Path, typer.Argument(metavar="JOB", exists=True, dir_okay=False)],
     rounds: Annotated[int, typer.Option(min=1, max=20)] = 3,
