@@ -166,3 +166,26 @@ async def test_jobs_of_one_server_do_not_meet(server: Server, store: Store) -> N
     async with Store(server.url, "default/job/other", POLICIES) as other:
         assert (await other.stored(0)).indexes == []
         assert await other.take_incarnation() == 1
+
+
+async def test_notes_are_told_with_their_groups_until_the_step_is_closed(
+    store: Store, server: Server, uid: str
+) -> None:
+    incarnation = await store.take_incarnation()
+    for index, note in ((0, b"first"), (1, b""), (2, b"third")):
+        assert await store.append(sent(GroupId(incarnation, 0, index), note=note))
+    assert not await store.append(sent(GroupId(incarnation, 0, 0), note=b"again"))
+    assert (await store.stored(0)).notes == {0: b"first", 2: b"third"}
+    assert (await store.stored(1)).notes == {}
+    await store.close_step(incarnation, 0)
+    assert (await store.stored(0)).notes == {}
+    with server.client() as client:
+        assert not client.exists(Keys(uid).notes(0))
+
+
+async def test_a_roll_back_forgets_notes(store: Store) -> None:
+    incarnation = await store.take_incarnation()
+    for step in range(2):
+        await store.append(sent(GroupId(incarnation, step, 0), note=b"n"))
+    await store.take_incarnation(roll_back_to=1)
+    assert [(await store.stored(step)).notes for step in range(2)] == [{0: b"n"}, {}]

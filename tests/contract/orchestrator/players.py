@@ -17,6 +17,7 @@ import numpy as np
 from tests.contract.orchestrator.fakes import FakeEngine
 
 from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
+from flexmarl.data.difficulty import as_note, evidence
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import (
     PolicySamples,
@@ -40,6 +41,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         self._experience, self._engines, self._agents = experience, engines, agents
         self.plays: Callable[[rollout_pb2.RunGroupRequest], None] = lambda request: None
         self.outcome: Callable[[rollout_pb2.RunGroupRequest], str] = lambda request: "ok"
+        self.reward: Callable[[rollout_pb2.RunGroupRequest], float] = lambda request: 1.0
         self.drops: Callable[[rollout_pb2.RunGroupRequest], bool] = lambda request: False
         self.silent: set[str] = set()
         """Agents that take no turn."""
@@ -51,7 +53,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         self.on_stored: Callable[[Place], None] = lambda place: None
         """Sees where every group was stored, before anyone is told."""
         self.seconds = 0.0
-        self._held: dict[Place, tuple[str, list[PolicySamples]]] = {}
+        self._held: dict[Place, tuple[str, list[PolicySamples], bytes]] = {}
 
     def restart(self) -> None:
         """As a process that comes up and holds nothing."""
@@ -71,10 +73,11 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         dropped = self.drops(request) and not request.final
         if request.purpose == rollout_pb2.TRAIN and not dropped:
             if request.hold:
-                self._held[request.id.step, request.id.index] = request.task_id, samples
+                held = request.task_id, samples, self._note(request)
+                self._held[request.id.step, request.id.index] = held
             else:
                 stored = await self._experience.append_group(
-                    group_id_from_wire(request.id), request.task_id, samples
+                    group_id_from_wire(request.id), request.task_id, samples, self._note(request)
                 )
                 self.on_stored((request.id.step, request.id.index))
         return self._finished(request, duplicate=not stored, dropped=dropped, oldest=oldest)
@@ -85,7 +88,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         played, place = group_id_from_wire(request.played), group_id_from_wire(request.place)
         if (played.step, played.index) not in self._held:
             raise NotFoundError(f"group {played} is not held here")
-        task_id, samples = self._held[played.step, played.index]
+        task_id, samples, note = self._held[played.step, played.index]
         renamed = [
             PolicySamples(
                 each.policy,
@@ -97,10 +100,21 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
             )
             for each in samples
         ]
-        stored = await self._experience.append_group(place, task_id, renamed)
+        stored = await self._experience.append_group(place, task_id, renamed, note)
         self.placed[played.step, played.index] = place.step, place.index
         self.on_stored((place.step, place.index))
         return rollout_pb2.PlaceGroupResponse(duplicate=not stored)
+
+    def _note(self, request: rollout_pb2.RunGroupRequest) -> bytes:
+        said = self._finished(request, duplicate=False, dropped=False, oldest=0)
+        return as_note(
+            evidence(
+                (agent, stats.reward)
+                for episode in said.episodes
+                for agent, stats in episode.agents.items()
+                if stats.HasField("reward")
+            )
+        )
 
     def _version(self, route: rollout_pb2.Route) -> int:
         """That of an engine which serves the route. StalePolicyError: there is none."""
@@ -154,7 +168,10 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
             detail="" if good else "ValueError: broken",
             agents={
                 agent: rollout_pb2.AgentStats(
-                    turns=1, prompt_tokens=4, sampled_tokens=2, reward=1.0 if good else None
+                    turns=1,
+                    prompt_tokens=4,
+                    sampled_tokens=2,
+                    reward=self.reward(request) if good else None,
                 )
                 for agent, policy in self._agents.items()
                 if policy in routed and agent not in self.silent

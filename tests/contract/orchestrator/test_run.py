@@ -45,7 +45,10 @@ async def test_a_job_plays_every_group_once_and_writes_all_files(
         assert metrics[0]["tokens"] == {"prompt": 96, "sampled": 48}
         assert metrics[3]["policies"]["p1"] == {"version": 4, "updated": True, "loss": 0.5}
         assert metrics[0]["counts"] == {"ok": 12}
-        assert set(metrics[0]["seconds"]) == {"step", "rollout", "train", "sync", "checkpoint"}
+        seconds = metrics[1]["seconds"]
+        assert set(seconds) == {"step", "rollout", "train", "sync", "checkpoint", "store"}
+        assert 0 < seconds["store"] < 60
+        assert around.json("summary.json")["store_share"] > 0
         tasks = Counter(task for line in metrics for task in line["tasks"])
         assert set(tasks.values()) <= {2, 3}  # 24 tasks out of 10 records
 

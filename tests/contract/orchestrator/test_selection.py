@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.contract.orchestrator.test_pipeline import at, crash, stale, until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.data.tasks import tasks_of_step
-from flexmarl.runtime.errors import JobFailedError
+from flexmarl.runtime.errors import JobFailedError, UnavailableError
 
 FILTER = {"filter": {"name": "contrast", "maxRefills": 2}}
 OVERLAPS = pytest.mark.parametrize(
@@ -91,31 +92,60 @@ async def test_a_filter_that_drops_everything_ends_the_job_with_words(
 
 
 @pytest.mark.parametrize("overlap", [{}, stale(1)], ids=["strict", "stale"])
-async def test_difficulty_chooses_the_same_tasks_after_a_restart(
+async def test_difficulty_chooses_the_same_tasks_whenever_the_orchestrator_dies(
     tmp_path: Path, store_server: Server, overlap: dict[str, Any]
 ) -> None:
-    """The orchestrator dies between two steps, when all outcomes are written down."""
-    job = make_job(steps=5, pipeline={"difficulty": {"candidates": 3}} | overlap)
-    chosen = []
-    for kill in (False, True):
-        folder = tmp_path / str(kill)
+    """Between two steps, and when some groups of a step are stored and others are played."""
+    job = make_job(steps=7, pipeline={"difficulty": {"candidates": 3}} | overlap)
+    kills: dict[str, list[tuple[int, int]]] = {
+        "none": [],
+        "between": [(3, index) for index in range(6)],
+        "within": [(2, 1), (2, 4)],
+    }
+    chosen = {}
+    for name, late in kills.items():
+        folder = tmp_path / name
         folder.mkdir()
         async with team(job, folder, store_server) as around:
             worker = around.workers[0]
-            if kill:
-                gates = {(3, index): asyncio.Event() for index in range(6)}
-                worker.gates.update(gates)
+            worker.reward = lambda request: float(int(request.task_id) % 2)
+            if late:
+                gates = worker.gates = {place: asyncio.Event() for place in late}
+                stored: set[tuple[int, int]] = set()
+                worker.on_stored = stored.add
                 run = asyncio.ensure_future(around.run())
-                await until(lambda: (3, 5) in map(at, around.requests))
-                await until(lambda: len(around.lines("metrics")) == 3)
+                step, count = late[0][0], 6 - len(late)
+                await until(lambda: set(late) <= set(map(at, around.requests)))  # noqa: B023
+                await until(lambda: sum(p[0] == step for p in stored) == count)  # noqa: B023
+                await until(lambda: len(around.lines("metrics")) == step)  # noqa: B023
                 await crash(run)
                 for gate in gates.values():
                     gate.set()
             await around.run()
-            assert around.memory.states["p0"].version == 5
-            chosen.append([line["tasks"] for line in around.lines("metrics")])
-            assert len(chosen[-1]) == 5
-    assert chosen[0] == chosen[1]
+            assert around.memory.states["p0"].version == 7
+            lines = around.lines("metrics")
+            chosen[name] = [line["tasks"] for line in lines]
+            assert all(group["solved"] for line in lines for group in line["groups"])
+    assert chosen["between"] == chosen["none"]
+    assert chosen["within"] == chosen["none"]
+
+
+async def test_what_is_known_of_a_group_whose_answer_never_came_is_read_from_the_store(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(pipeline={"difficulty": {"candidates": 3}})
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+
+        def tear(place: tuple[int, int]) -> None:
+            if place == (1, 2):
+                raise UnavailableError("the connection broke")
+
+        worker.on_stored = tear
+        await around.run(replace(QUICK, answers=0.2))
+        assert around.lines("metrics")[1]["groups"][2] == {
+            "solved": {"p0": [1.0, 2], "p1": [1.0, 2]}
+        }
 
 
 async def test_invariant_7_a_group_starts_once_its_participants_have_the_steps_version(

@@ -150,7 +150,9 @@ class KeptGroups:
     def __init__(self) -> None:
         self.groups: dict[GroupId, dict[str, PolicySamples]] = {}
 
-    async def append_group(self, group: GroupId, task_id: str, samples: Any) -> bool:
+    async def append_group(
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+    ) -> bool:
         if group in self.groups:
             return False
         self.groups[group] = {each.policy: from_wire(to_wire(each)) for each in samples}

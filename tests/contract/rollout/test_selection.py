@@ -114,7 +114,9 @@ class Refusing:
         self.errors = list(errors)
         self.places: list[GroupId] = []
 
-    async def append_group(self, group: GroupId, task_id: str, samples: Any) -> bool:
+    async def append_group(
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+    ) -> bool:
         self.places.append(group)
         if self.errors:
             raise self.errors.pop(0)
@@ -384,7 +386,9 @@ async def test_a_task_that_repeats_is_a_group_of_its_own(stage: Any) -> None:
 class Full:
     """A store without room, which makes producers wait."""
 
-    async def append_group(self, group: GroupId, task_id: str, samples: Any) -> bool:
+    async def append_group(
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+    ) -> bool:
         await asyncio.Event().wait()
         return True
 

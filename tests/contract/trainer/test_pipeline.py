@@ -25,7 +25,7 @@ from tests.contract.trainer.conftest import (
 
 from flexmarl.experience.client import ExperienceClient, Lease
 
-TIMES = {"train_seconds", "update_seconds", "wait_seconds"}
+TIMES = {"train_seconds", "update_seconds", "wait_seconds", "store_seconds"}
 AT_ONCE = {"solver": {"maxLogprobGap": 100.0, "simulatedTokensPerSecond": 1e9}}
 """Folds of any size are worth starting."""
 

@@ -71,12 +71,17 @@ def message(samples: PolicySamples) -> pb.PolicySamples:
 
 
 def request(
-    group: GroupId, episodes: int = 2, tokens: int = 4, silent: frozenset[str] = frozenset()
+    group: GroupId,
+    episodes: int = 2,
+    tokens: int = 4,
+    silent: frozenset[str] = frozenset(),
+    note: bytes = b"",
 ) -> pb.AppendGroupRequest:
     return pb.AppendGroupRequest(
         id=group_id_to_wire(group),
         task_id=f"task-{group.index}",
         policies=[message(samples) for samples in samples_of(group, episodes, tokens, silent)],
+        note=note,
     )
 
 

@@ -33,6 +33,7 @@ def groups(draw: st.DrawFn) -> pb.AppendGroupRequest:
         id=pb.GroupId(incarnation=draw(st.integers(0, 2**64 - 1)), step=draw(st.integers(0, 9))),
         task_id=draw(st.text(max_size=5)),
         policies=[samples(draw) for _ in range(draw(st.integers(0, 3)))],
+        note=draw(st.binary(max_size=9)),
     )
 
 
@@ -40,7 +41,7 @@ def groups(draw: st.DrawFn) -> pb.AppendGroupRequest:
 def test_a_group_is_read_as_the_library_reads_it(message: pb.AppendGroupRequest) -> None:
     raw = message.SerializeToString()
     group = read_group(raw)
-    assert (group.id, group.task_id) == (message.id, message.task_id)
+    assert (group.id, group.task_id, group.note) == (message.id, message.task_id, message.note)
     assert len(group.policies) == len(message.policies)
     for own, policy in zip(group.policies, message.policies, strict=True):
         assert pb.PolicySamples.FromString(bytes(own.raw)) == policy
@@ -48,19 +49,22 @@ def test_a_group_is_read_as_the_library_reads_it(message: pb.AppendGroupRequest)
         for name in ("token_ids", "loss_mask", "logprobs"):
             policy.ClearField(name)
         assert own.head == policy
-    written = b"".join(group_message(group.id, group.task_id, [[p.raw] for p in group.policies]))
-    assert written == raw
+    arrays = [[p.raw] for p in group.policies]
+    written = b"".join(group_message(group.id, group.task_id, arrays, group.note))
+    assert pb.AppendGroupRequest.FromString(written) == pb.AppendGroupRequest.FromString(raw)
 
 
-@given(st.lists(st.binary(max_size=300)), st.text(max_size=50))
-def test_a_lease_is_what_the_library_would_write(raw: list[bytes], cursor: str) -> None:
+@given(st.lists(st.binary(max_size=300)), st.text(max_size=50), st.sampled_from([0.0, 0.25]))
+def test_a_lease_is_what_the_library_would_write(
+    raw: list[bytes], cursor: str, waited: float
+) -> None:
     group = pb.LeasedGroup(task_id="t", samples=pb.PolicySamples(policy="p", token_ids=b"1234"))
     stored = group.SerializeToString()
-    wanted = pb.LeaseResponse(groups=[group] * len(raw), cursor=cursor)
-    message = lease_message([stored] * len(raw), cursor)
+    wanted = pb.LeaseResponse(groups=[group] * len(raw), cursor=cursor, waited=waited)
+    message = lease_message([stored] * len(raw), cursor, waited)
     assert message == wanted.SerializeToString()
-    found, given_cursor = read_lease(message)
-    assert given_cursor == cursor
+    found, rest = read_lease(message)
+    assert (rest.cursor, rest.waited) == (cursor, waited)
     assert [bytes(each.raw) for each in found] == [stored] * len(raw)
 
 

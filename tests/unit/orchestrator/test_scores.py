@@ -90,6 +90,7 @@ def test_the_summary_takes_first_and_last() -> None:
     def step(number: int, reward: float | None) -> dict[str, object]:
         return {
             "step": number,
+            "seconds": {"step": 2.0, "store": 0.25 * number},
             "tokens": {"prompt": 5, "sampled": 2},
             "agents": {"p0": {"reward": reward}, "p1": {"reward": 0.5}},
             "policies": {"p0": {"version": number + 1}, "p1": {"version": number + 1}},
@@ -109,6 +110,7 @@ def test_the_summary_takes_first_and_last() -> None:
         "steps": 3,
         "seconds": 12.5,
         "tokens": 21,
+        "store_share": 0.125,
         "policies": {
             "p0": {
                 "version": 3,
@@ -130,6 +132,7 @@ def test_the_summary_takes_first_and_last() -> None:
 
 def test_the_summary_of_a_run_without_steps_knows_nothing() -> None:
     value = summary(make_job(policies=1), 1.0, [], [])
+    assert value["store_share"] is None
     assert value["policies"]["p0"] == {
         "version": 0,
         "eval_before": None,

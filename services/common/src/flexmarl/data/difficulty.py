@@ -8,9 +8,36 @@ considered once per epoch, and everything follows from (seed, outcomes of earlie
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+SOLVED = 1.0
+"""An episode counts as right for an agent from this reward on."""
+
+Evidence = dict[str, tuple[float, int]]
+"""Of one group: agent -> share of its scored episodes that are right, and how many are scored."""
+
+
+def evidence(rewards: Iterable[tuple[str, float]]) -> Evidence:
+    """Of a group's rewards, (agent, reward) each, in any order."""
+    own: dict[str, list[float]] = {}
+    for agent, reward in rewards:
+        own.setdefault(agent, []).append(reward)
+    return {
+        agent: (sum(reward >= SOLVED for reward in scored) / len(scored), len(scored))
+        for agent, scored in sorted(own.items())
+    }
+
+
+def as_note(found: Evidence) -> bytes:
+    """As it lies beside its group in the store, where no restart can lose it."""
+    return json.dumps(found).encode()
+
+
+def from_note(note: bytes) -> Evidence:
+    return {agent: (share, scored) for agent, (share, scored) in json.loads(note).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class Appends:
         entries = [(samples.head.policy, encode(group, samples)) for samples in group.policies]
         attempt = secrets.token_hex(8)
         keys = [names.incarnation, names.closed, names.steps, names.stored(id_.step)]
-        args: list[Any] = [id_.incarnation, id_.step, id_.index, names.arrivals]
+        keys.append(names.notes(id_.step))
+        args: list[Any] = [id_.incarnation, id_.step, id_.index, names.arrivals, group.note]
         async with self._redis.pipeline(transaction=False) as pipe:
             for policy, entry in entries:
                 staged = names.staged(policy, attempt)

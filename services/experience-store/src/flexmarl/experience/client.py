@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -69,6 +70,8 @@ class Lease:
     """In order of arrival; the sequences' arrays are read-only."""
     cursor: str
     """For the next lease of this step."""
+    seconds: float
+    """Of the call, without those in which there was nothing to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class StoredStep:
     indexes: frozenset[int]
     """That every policy has or had; empty for a closed step."""
     closed: bool
+    notes: Mapping[int, bytes]
+    """Of those that came with one."""
 
 
 class ExperienceClient:
@@ -127,14 +132,15 @@ class ExperienceClient:
         return int((await self._call(self._stub.TakeEpoch, request)).epoch)
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples]
+        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples], note: bytes = b""
     ) -> bool:
         """Store a group: `samples` of every trained policy, once, empty where one took no turn.
 
-        False: it was stored or trained before. Waits for as long as the store is full, which ends
-        with the caller's own deadline. InvalidRequestError and StalePolicyError name the sequence.
+        `note` comes back from `stored`. False: it was stored or trained before. Waits for as long
+        as the store is full, which ends with the caller's own deadline. InvalidRequestError and
+        StalePolicyError name the sequence.
         """
-        request = group_to_wire(group, task_id, samples)  # once, however often it is sent
+        request = group_to_wire(group, task_id, samples, note)  # once, however often it is sent
         if len(request) > MAX_GROUP_BYTES:
             raise InvalidRequestError(
                 f"group {group} has {len(request) >> 20} MiB; "
@@ -166,8 +172,10 @@ class ExperienceClient:
             max_groups=max_groups,
             wait_ms=math.ceil(wait * 1000),
         )
-        groups, cursor = read_lease(await self._call(self._lease, request, extra=wait))
-        return Lease(tuple(map(leased_from_wire, groups)), cursor)
+        started = time.perf_counter()
+        groups, rest = read_lease(await self._call(self._lease, request, extra=wait))
+        leased = tuple(map(leased_from_wire, groups))
+        return Lease(leased, rest.cursor, time.perf_counter() - started - rest.waited)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted.
@@ -180,7 +188,7 @@ class ExperienceClient:
     async def stored(self, step: int) -> StoredStep:
         """What need not be played (again). Ask again while a step lasts: an entry may get lost."""
         response = await self._call(self._stub.Stored, pb.StoredRequest(step=step))
-        return StoredStep(frozenset(response.indexes), response.closed)
+        return StoredStep(frozenset(response.indexes), response.closed, dict(response.notes))
 
     async def close_step(self, incarnation: int, step: int) -> None:
         """The step and all before it are done."""

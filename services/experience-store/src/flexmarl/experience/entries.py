@@ -58,7 +58,8 @@ def encode(group: WireGroup, samples: WireSamples) -> Entry:
     id_ = group.id
     version = samples.head.version
     meta = f"{id_.incarnation} {id_.step} {id_.index} {version} {group.task_id}".encode()
-    alone = len(group.policies) == 1  # then the group is what will be leased, byte by byte
+    # Then the group is what will be leased, byte by byte.
+    alone = len(group.policies) == 1 and not group.note
     data = group.raw if alone else b"".join(group_message(id_, group.task_id, [[samples.raw]]))
     return Entry(meta, b"%d %s" % (len(data), _checksum(meta, data)), data)
 

@@ -79,6 +79,10 @@ class Keys:
         """Set: steps that are committed and whose entries stay for replay."""
         return f"{self.prefix}kept:{policy}"
 
+    def notes(self, step: int) -> str:
+        """Hash: index -> the note that came with the group."""
+        return f"{self.prefix}notes:{step}"
+
     def stored(self, step: int) -> str:
         """Hash: index -> policies whose entry was lost, separated by spaces; mostly empty."""
         return f"{self.prefix}stored:{step}"

@@ -118,9 +118,11 @@ def from_wire(raw: Part) -> PolicySamples:
     return _from_wire(wire)
 
 
-def group_to_wire(group: GroupId, task_id: str, policies: Iterable[PolicySamples]) -> bytes:
+def group_to_wire(
+    group: GroupId, task_id: str, policies: Iterable[PolicySamples], note: bytes = b""
+) -> bytes:
     """A request to append; the store checks more than that arrays are what they shall be."""
-    return b"".join(group_message(group_id_to_wire(group), task_id, map(_message, policies)))
+    return b"".join(group_message(group_id_to_wire(group), task_id, map(_message, policies), note))
 
 
 def leased_from_wire(wire: WireGroup) -> LeasedGroup:

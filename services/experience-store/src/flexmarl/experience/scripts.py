@@ -66,7 +66,7 @@ local function forget(steps, prefix, chosen, spared)
           purged = purged + drop(prefix .. 'entries:' .. ARGV[i] .. ':' .. open, KEYS[i])
         end
       end
-      redis.call('DEL', prefix .. 'stored:' .. open)
+      redis.call('DEL', prefix .. 'stored:' .. open, prefix .. 'notes:' .. open)
       redis.call('SREM', steps, open)
     end
   end
@@ -103,8 +103,9 @@ return taken
 """
 
 APPEND = f"""#!lua flags=allow-oom
--- KEYS: incarnation, closed, steps, stored, then staged data, stream and entries of each policy
--- ARGV: incarnation, step, index, channel, then of each policy: name, bytes, meta, status
+-- KEYS: incarnation, closed, steps, stored, notes, then staged data, stream and entries of each
+-- policy
+-- ARGV: incarnation, step, index, channel, note, then of each policy: name, bytes, meta, status
 -- Stored, with the length of each stream and the name of its entry, empty where there was one; or
 -- unstaged, when data is missing, with the oldest step
 -- that still has identities and how many there are of this one. Nothing stays staged.
@@ -115,7 +116,7 @@ local function padded(id)
   return string.rep('0', 20 - #left) .. left .. '-' .. string.rep('0', 20 - #right) .. right
 end
 local function refused(...)
-  for key = 5, #KEYS, 3 do redis.call('UNLINK', KEYS[key]) end
+  for key = 6, #KEYS, 3 do redis.call('UNLINK', KEYS[key]) end
   return {{...}}
 end
 
@@ -126,7 +127,7 @@ local closed = redis.call('GET', KEYS[2])
 if closed and tonumber(step) <= tonumber(closed) then return refused('duplicate') end
 local lost = redis.call('HGET', KEYS[4], index)
 if lost == '' then return refused('duplicate') end
-for key = 5, #KEYS, 3 do
+for key = 6, #KEYS, 3 do
   if redis.call('EXISTS', KEYS[key]) == 0 then
     local oldest = tonumber(step)
     for _, open in ipairs(redis.call('SMEMBERS', KEYS[3])) do
@@ -140,8 +141,8 @@ local wanted = {{}}
 if lost then
   for policy in lost:gmatch('%S+') do wanted[policy] = true end
 end
-local at, reply = 5, {{'stored'}}
-for key = 5, #KEYS, 3 do
+local at, reply = 6, {{'stored'}}
+for key = 6, #KEYS, 3 do
   local staged, stream, entries = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   local policy, bytes, meta, status = unpack(ARGV, at, at + 3)
   local name = ''
@@ -159,6 +160,8 @@ for key = 5, #KEYS, 3 do
   at = at + 4
 end
 redis.call('HSET', KEYS[4], index, '')
+-- Of a group that comes again the first note stays: it may have been told already.
+if ARGV[5] ~= '' and not lost then redis.call('HSET', KEYS[5], index, ARGV[5]) end
 redis.call('SADD', KEYS[3], step)
 redis.pcall('PUBLISH', ARGV[4], '')
 return reply

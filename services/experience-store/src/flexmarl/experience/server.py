@@ -66,7 +66,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
 
     async def Stored(self, request: pb.StoredRequest, context: Any) -> pb.StoredResponse:
         stored = await self._store.stored(request.step)
-        return pb.StoredResponse(indexes=stored.indexes, closed=stored.closed)
+        return pb.StoredResponse(indexes=stored.indexes, closed=stored.closed, notes=stored.notes)
 
     async def CloseStep(self, request: pb.CloseStepRequest, context: Any) -> pb.CloseStepResponse:
         await self._store.close_step(request.incarnation, request.step)

@@ -60,6 +60,8 @@ log = structlog.get_logger()
 class StoredStep:
     indexes: list[int]
     closed: bool
+    notes: dict[int, bytes]
+    """Of those that came with one."""
 
 
 class Store:
@@ -235,7 +237,7 @@ class Store:
         _check_counters(epoch=epoch, step=step)
         check_cursor(cursor)
         loop = asyncio.get_running_loop()
-        until = loop.time() + wait
+        until, waited = loop.time() + wait, 0.0
         limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
         while True:
             arrival = self._arrivals.next()
@@ -243,8 +245,10 @@ class Store:
                 lease = await self._leases.read(policy, epoch, step, cursor, limit)
             cursor, left = lease.cursor, until - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
-                return lease_message(lease.groups, cursor)
+                return lease_message(lease.groups, cursor, waited)
+            waited -= loop.time()
             await self._arrivals.wait(arrival, left)
+            waited += loop.time()
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted: 0 when done before.
@@ -270,10 +274,12 @@ class Store:
         async with translated(), self._redis.pipeline(transaction=True) as pipe:
             pipe.get(self._keys.closed)
             pipe.hgetall(self._keys.stored(step))
-            closed, indexes = await pipe.execute()
+            pipe.hgetall(self._keys.notes(step))
+            closed, indexes, notes = await pipe.execute()
         return StoredStep(
             indexes=sorted(int(index) for index, lost in indexes.items() if not lost),
             closed=closed is not None and step <= int(closed),
+            notes={int(index): note for index, note in notes.items()},
         )
 
     async def close_step(self, incarnation: int, step: int) -> None:

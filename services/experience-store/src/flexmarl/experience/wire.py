@@ -30,7 +30,7 @@ def _tag(message: type[pb.PolicySamples | pb.LeasedGroup | pb.LeaseResponse], na
 _ARRAYS = [_tag(pb.PolicySamples, name) for name in ("token_ids", "loss_mask", "logprobs")]
 _SAMPLES = _tag(pb.LeasedGroup, "samples")
 """Of a request to append as well: but for how many samples it has, it is a leased group."""
-_GROUPS, _CURSOR = _tag(pb.LeaseResponse, "groups"), _tag(pb.LeaseResponse, "cursor")
+_GROUPS = _tag(pb.LeaseResponse, "groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class WireGroup:
     policies: list[WireSamples]
     raw: Part
     """The whole message."""
+    note: bytes = b""
 
 
 def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) -> list[Part]:
@@ -65,22 +66,21 @@ def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) ->
 
 
 def group_message(
-    group: pb.GroupId, task_id: str, policies: Iterable[Sequence[Part]]
+    group: pb.GroupId, task_id: str, policies: Iterable[Sequence[Part]], note: bytes = b""
 ) -> list[Part]:
-    """Parts of a request to append; of one policy, of a leased group."""
-    parts: list[Part] = [pb.LeasedGroup(id=group, task_id=task_id).SerializeToString()]
+    """Parts of a request to append; of one policy and without a note, of a leased group."""
+    head = pb.AppendGroupRequest(id=group, task_id=task_id, note=note)
+    parts: list[Part] = [head.SerializeToString()]
     for samples in policies:
         parts += (_start(_SAMPLES, sum(map(_size, samples))), *samples)
     return parts
 
 
-def lease_message(groups: Iterable[Part], cursor: str) -> bytes:
+def lease_message(groups: Iterable[Part], cursor: str, waited: float = 0.0) -> bytes:
     parts: list[Part] = []
     for group in groups:
         parts += (_start(_GROUPS, len(group)), group)
-    name = cursor.encode()
-    if name:
-        parts += (_start(_CURSOR, len(name)), name)
+    parts.append(pb.LeaseResponse(cursor=cursor, waited=waited).SerializeToString())
     return b"".join(parts)
 
 
@@ -94,15 +94,15 @@ def read_samples(raw: Part) -> WireSamples:
 def read_group(raw: Part) -> WireGroup:
     """DecodeError when it is no group."""
     rest, found = _without(raw, [_SAMPLES])
-    head = pb.LeasedGroup.FromString(rest)
-    return WireGroup(head.id, head.task_id, [read_samples(each) for each in found[_SAMPLES]], raw)
+    head = pb.AppendGroupRequest.FromString(rest)
+    policies = [read_samples(each) for each in found[_SAMPLES]]
+    return WireGroup(head.id, head.task_id, policies, raw, head.note)
 
 
-def read_lease(raw: Part) -> tuple[list[WireGroup], str]:
-    """Groups and cursor; DecodeError when it is no answer to a lease."""
+def read_lease(raw: Part) -> tuple[list[WireGroup], pb.LeaseResponse]:
+    """Groups and what comes beside them; DecodeError when it is no answer to a lease."""
     rest, found = _without(raw, [_GROUPS])
-    cursor = pb.LeaseResponse.FromString(rest).cursor
-    return [read_group(each) for each in found[_GROUPS]], cursor
+    return [read_group(each) for each in found[_GROUPS]], pb.LeaseResponse.FromString(rest)
 
 
 def _without(raw: Part, tags: Sequence[int]) -> tuple[bytes, dict[int, list[memoryview]]]:

@@ -70,15 +70,19 @@ class Workers:
 
     async def place(
         self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
-    ) -> None:
-        """Have a group that `worker` holds stored at `place`. grpc.aio.AioRpcError as it comes."""
+    ) -> float:
+        """Have a group that `worker` holds stored at `place`; the seconds that the store took.
+
+        grpc.aio.AioRpcError as it comes.
+        """
         if worker not in self._stubs:
             nothing = grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.UNAVAILABLE, nothing, nothing, f"worker {worker} has gone"
             )
         request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
-        await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
+        response = await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
+        return float(response.store_seconds)
 
     def _note(self, worker: str, error: grpc.aio.AioRpcError) -> None:
         """Let the worker rest; said once, however many groups it failed."""

@@ -47,13 +47,14 @@ class Rollouts:
         incarnation: int,
         *,
         version: int,
-        stored: Mapping[int, frozenset[int]],
+        stored: Mapping[int, Mapping[int, bytes]],
         draws: str,
         refills: str,
         remember: Callable[[], Awaitable[None]],
     ) -> None:
-        """`version`: at which the job stands. `stored`: what the store holds already, by step.
-        `draws` and `refills`: as they were when last kept; `remember` keeps them again.
+        """`version`: at which the job stands. `stored`: the notes of what the store holds already,
+        by step and index. `draws` and `refills`: as they were when last kept; `remember` keeps
+        them again.
         """
         spec = parts.job.spec
         self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
@@ -118,7 +119,7 @@ class Rollouts:
             self._placing.look()
 
     def _open(self, number: int) -> None:
-        stored = self._stored.get(number, frozenset())
+        stored = self._stored.get(number, {})
         places = [(number, index) for index in range(self._total)]
         if self._draws is None:
             tasks = {index: self._task((number, index)) for _, index in places}
@@ -126,7 +127,7 @@ class Rollouts:
             self._groups.add(place for place in places if place[1] not in stored)
         else:
             placed = self._draws.placed
-            there = {index for _, index in places if (number, index) in placed}
+            there = {index: stored[index] for _, index in places if (number, index) in placed}
             tasks = {index: self._task(self._nominal(placed[number, index])) for index in there}
             step = Step(self._parts.job, number, self._total, tasks, there)
             gone = set(placed.values())
@@ -233,9 +234,9 @@ class Rollouts:
 
     # What `Placing` asks of its owner.
 
-    async def store(self, worker: str, draw: int, place: Place) -> None:
+    async def store(self, worker: str, draw: int, place: Place) -> float:
         played = self._wire(self._nominal(draw))
-        await self._parts.workers.place(worker, played, self._wire(place))
+        return await self._parts.workers.place(worker, played, self._wire(place))
 
     async def store_empty(self, draw: int, place: Place) -> None:
         await self._store_empty(place, self._task(self._nominal(draw)))

@@ -209,10 +209,10 @@ class Run:
         if position.step:
             await experience.close_step(self._incarnation, position.step - 1)
 
-    async def _stored(self, training: Training) -> dict[int, frozenset[int]]:
-        """What the store holds of the steps that are open, by step. A policy may be ahead of the
-        others by this step, but then nothing of it can be played again as it was, so the store
-        must hold all of it."""
+    async def _stored(self, training: Training) -> dict[int, dict[int, bytes]]:
+        """What the store holds of the steps that are open: notes by step and index. A policy may be
+        ahead of the others by this step, but then nothing of it can be played again as it was, so
+        the store must hold all of it."""
         spec, step = self._job.spec, self._position.step
         held = {}
         for number in open_steps(step, spec.steps, spec.pipeline.max_staleness + 1):
@@ -221,7 +221,7 @@ class Run:
                 raise StateLostError(
                     f"the store has closed step {number}, the job stands at {step}"
                 )
-            held[number] = found.indexes
+            held[number] = {index: found.notes.get(index, b"") for index in found.indexes}
         if step == spec.steps:
             return held
         lacking = spec.batch.tasks_per_step - len(held[step])

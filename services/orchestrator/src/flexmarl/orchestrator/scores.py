@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.v1 import rollout_pb2
-
-SOLVED = 1.0
-"""An episode counts as right for an agent from this reward on."""
+from flexmarl.data.difficulty import SOLVED, Evidence, evidence
 
 
 @dataclass(slots=True)
@@ -115,17 +113,14 @@ def _count(score: AgentScore, stats: rollout_pb2.AgentStats, outcome: str) -> No
         score.unscorable += 1
 
 
-def solved(group: rollout_pb2.GroupFinished) -> dict[str, tuple[float, int]]:
-    """Accuracy and number of scored episodes of each agent that had one in the group."""
-    rewards: dict[str, list[float]] = {}
-    for episode in group.episodes:
-        for agent, stats in episode.agents.items():
-            if stats.HasField("reward"):
-                rewards.setdefault(agent, []).append(stats.reward)
-    return {
-        agent: (sum(reward >= SOLVED for reward in own) / len(own), len(own))
-        for agent, own in sorted(rewards.items())
-    }
+def solved(group: rollout_pb2.GroupFinished) -> Evidence:
+    """Of each agent that had a scored episode in the group."""
+    return evidence(
+        (agent, stats.reward)
+        for episode in group.episodes
+        for agent, stats in episode.agents.items()
+        if stats.HasField("reward")
+    )
 
 
 def tokens(group: rollout_pb2.GroupFinished) -> dict[str, int]:

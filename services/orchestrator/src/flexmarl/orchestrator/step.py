@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from prometheus_client import Gauge
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import rollout_pb2
+from flexmarl.data.difficulty import from_note
 from flexmarl.data.tasks import Task
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.orchestrator.engines import Engines
@@ -62,9 +63,15 @@ class Step:
     """Step `number`, with `total` groups."""
 
     def __init__(
-        self, job: MARLJob, number: int, total: int, tasks: dict[int, Task], stored: Iterable[int]
+        self,
+        job: MARLJob,
+        number: int,
+        total: int,
+        tasks: dict[int, Task],
+        stored: Mapping[int, bytes],
     ) -> None:
-        """`stored`: indexes that were in the store before; they count and are not played."""
+        """`stored`: indexes that were in the store before, which count and are not played, with
+        the notes that lie there."""
         self.number, self.total, self.tasks = number, total, tasks
         self.done = set(stored)
         self.complete = asyncio.Event()
@@ -75,9 +82,11 @@ class Step:
         self.counts: Counter[str] = Counter()
         self._group_size = job.spec.batch.group_size
         self._unseen = len(self.done)
+        self._played_at = self._stored_at = 0.0
         self._answered: set[int] = set()
         self._scores = Scores.of([agent.name for agent in job.spec.agents])
         self._groups: dict[int, dict[str, Any]] = {}
+        self.learn(stored)
         self._oldest: dict[int, int] = {}
         self._least = max(0, number - job.spec.pipeline.max_staleness)
         self._lines: list[dict[str, Any]] = []
@@ -89,17 +98,23 @@ class Step:
             self._answered.add(index)
             self.tasks[index] = task
             self._scores.add(group)
-            self._groups[index] = {
-                "seconds": time.monotonic(),
-                "solved": solved(group),
-                "tokens": tokens(group),
-            }
+            now = time.monotonic()
+            told = {"seconds": now, "solved": solved(group), "tokens": tokens(group)}
+            self._groups[index] = told | self._groups.get(index, {})
+            self._played_at = max(self._played_at, now - group.store_seconds)
+            self._stored_at = max(self._stored_at, now)
             if group.oldest_version >= self._least:  # below: no token of it is trained
                 self._oldest[index] = group.oldest_version
             for episode in group.episodes:
                 EPISODES.labels(episode.outcome).inc()
             self._lines += episode_lines(self.number, index, task, group)
         self._finish(index)
+
+    def learn(self, notes: Mapping[int, bytes]) -> None:
+        """How groups went whose answers were for another incarnation, or never came."""
+        for index, note in notes.items():
+            if note and index not in self._groups:
+                self._groups[index] = {"solved": from_note(note)}
 
     def give_up(self, index: int, task: Task, reason: str) -> None:
         """That group could not be played and is stored empty."""
@@ -124,6 +139,11 @@ class Step:
     def oldest(self, version: int) -> int:
         """Of the versions that sampled its groups, `version` if none is known."""
         return min((known for known in self._oldest.values()), default=version)
+
+    @property
+    def store_seconds(self) -> float:
+        """From when its last group was played until its last one was stored."""
+        return self._stored_at - self._played_at
 
     def must_have_scored(self) -> None:
         """JobFailedError: all groups are done and no episode could be scored."""
@@ -178,9 +198,12 @@ class Step:
         return Finished(line, shown[:EPISODES_SHOWN], trained)
 
     def _group(self, index: int, started: float) -> dict[str, Any]:
-        """When it was done, who solved it how often, and its tokens; empty: from before."""
-        known = self._groups.get(index)
-        return known | {"seconds": round(known["seconds"] - started, 4)} if known else {}
+        """When it was done, who solved it how often, and its tokens; without what is not known of
+        one from before."""
+        known = self._groups.get(index, {})
+        if "seconds" not in known:
+            return known
+        return known | {"seconds": round(known["seconds"] - started, 4)}
 
     def _finish(self, index: int) -> None:
         self.done.add(index)

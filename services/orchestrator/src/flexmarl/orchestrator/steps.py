@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from flexmarl.orchestrator.report import Report
 from flexmarl.orchestrator.rollouts import Rollouts
 from flexmarl.orchestrator.rundir import Line, Phase, RunDir, lines
 from flexmarl.orchestrator.step import Finished, Parts, Step
-from flexmarl.orchestrator.training import Order, Standing
+from flexmarl.orchestrator.training import Order, Standing, Trained
 from flexmarl.runtime.errors import JobFailedError
 
 STEP_SECONDS = Histogram(
@@ -66,6 +67,7 @@ class Steps:
         self._keeping = asyncio.Lock()
         self._files, self._report, self._desk = files, report, desk
         self._evaluated: list[int] = []
+        self._store_seconds = 0.0
         self._history: list[Line] = []
         """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
         self._agents = {
@@ -73,8 +75,9 @@ class Steps:
             for policy in self._spec.trained_policies
         }
 
-    async def run(self, stored: Mapping[int, frozenset[int]]) -> None:
-        """`stored`: what the store holds already of the steps that are open, by step."""
+    async def run(self, stored: Mapping[int, Mapping[int, bytes]]) -> None:
+        """`stored`: what the store holds already of the steps that are open: notes by step and
+        index."""
         known = await asyncio.to_thread(lines, self._files.evals)
         self._evaluated = [line["step"] for line in known]
         self._history = await asyncio.to_thread(lines, self._files.metrics)
@@ -188,7 +191,8 @@ class Steps:
                 used_up=before.used_up + 1 if used_up else 0,
             ),
         )
-        await self._parts.experience.close_step(self._incarnation, number)
+        with self._storing():
+            await self._parts.experience.close_step(self._incarnation, number)
         self._must_learn(finished)
 
     async def _train(
@@ -229,6 +233,7 @@ class Steps:
             ),
             "sync": max(0.0, now - ended),
             "checkpoint": max((t.seconds_saving for t in trained.values()), default=0.0),
+            "store": self._stored(step, trained),
         }
         return step.finished(started, seconds, staleness, trained)
 
@@ -252,6 +257,7 @@ class Steps:
                 await step.complete.wait()
         except TimeoutError:
             log.warning("answers of some groups did not come", step=step.number)
+            step.learn((await self._parts.experience.stored(step.number)).notes)
 
     async def _move(
         self, rollouts: Rollouts, move: Callable[[Position], Position] = lambda same: same
@@ -262,11 +268,30 @@ class Steps:
             if moved.step > before:
                 rollouts.close(before)
             self._position = replace(moved, draws=rollouts.draws(), refills=rollouts.refills())
-            await self._keep(self._position)
+            with self._storing():
+                await self._keep(self._position)
 
     async def _still_ours(self) -> None:
         """FencedError: another orchestrator has taken over, and the files are its."""
-        await self._parts.experience.put_state(self._incarnation, {})
+        with self._storing():
+            await self._parts.experience.put_state(self._incarnation, {})
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """The store is asked in the block, and nothing else done."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._store_seconds += time.monotonic() - started
+
+    def _stored(self, step: Step, trained: Mapping[str, Trained]) -> float:
+        """Seconds that the store took since this was asked last, where nothing overlaps them: from
+        the last group's end until it was stored, what the slowest trainer leased and committed,
+        and our own calls."""
+        own, self._store_seconds = self._store_seconds, 0.0
+        spent = [result.metrics.get("store_seconds", 0.0) for result in trained.values()]
+        return step.store_seconds + max(spent, default=0.0) + own
 
     def _checkpoint(self, version: int) -> Checkpoint | None:
         """The one to be made at `version`, if any."""

@@ -17,8 +17,11 @@ def summary(
     """The run in a few numbers; those that were never measured are None.
 
     `tokens` counts prompt and sampled tokens of all steps; `eval_*` is the accuracy of a policy's
-    agents in the first and last evaluation, `reward_*` their reward in the first and last step.
+    agents in the first and last evaluation, `reward_*` their reward in the first and last step;
+    `store_share` is the part of the steps' seconds that the store took, at most.
     """
+    stepping = sum(line["seconds"]["step"] for line in metrics)
+    storing = sum(line["seconds"].get("store", 0.0) for line in metrics)
     policies = {}
     for policy in job.spec.policies:
         agents = [agent.name for agent in job.spec.agents_of(policy.name)]
@@ -35,5 +38,6 @@ def summary(
         "steps": metrics[-1]["step"] + 1 if metrics else 0,
         "seconds": seconds,
         "tokens": sum(line["tokens"]["prompt"] + line["tokens"]["sampled"] for line in metrics),
+        "store_share": storing / stepping if stepping else None,
         "policies": policies,
     }

@@ -1,8 +1,8 @@
 """Which task is played where; pure, so that every restart derives the same again.
 
 A function of (data, seed, step, index, refills) and, where tasks are chosen by difficulty, of the
-outcomes in the metrics of earlier steps: those that are known whenever a step is opened. Of groups
-whose answers died with an orchestrator nothing is known, then and later.
+outcomes in the metrics of earlier steps: those that are known whenever a step is opened. Outcomes
+lie beside their groups in the store, so that no answer that gets lost changes a choice.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ PLACES_KEPT = 4096
 class HeldGroup:
     task_id: str
     samples: tuple[PolicySamples, ...]
+    note: bytes
     size: int
     place: GroupId | None = None
     """Set once it is being stored there."""
@@ -79,7 +80,9 @@ class HeldGroups:
         finally:
             self._coming -= 1
 
-    def keep(self, group: GroupId, task_id: str, samples: tuple[PolicySamples, ...]) -> None:
+    def keep(
+        self, group: GroupId, task_id: str, samples: tuple[PolicySamples, ...], note: bytes = b""
+    ) -> None:
         """Played again, it takes the place of the earlier one. FencedError."""
         self._check(group)
         self._drop(group)
@@ -89,7 +92,7 @@ class HeldGroups:
             for each in samples
             for sequence in each.sequences
         )
-        self._groups[group] = HeldGroup(task_id, samples, size)
+        self._groups[group] = HeldGroup(task_id, samples, note, size)
         self._bytes += size
 
     def claim(self, played: GroupId, place: GroupId) -> HeldGroup | None:

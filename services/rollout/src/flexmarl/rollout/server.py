@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
@@ -26,8 +27,10 @@ class RolloutService(rollout_pb2_grpc.RolloutServicer):
         self, request: rollout_pb2.PlaceGroupRequest, context: Any
     ) -> rollout_pb2.PlaceGroupResponse:
         played, place = group_id_from_wire(request.played), group_id_from_wire(request.place)
+        started = time.perf_counter()
+        duplicate = await self._worker.place_group(played, place)
         return rollout_pb2.PlaceGroupResponse(
-            duplicate=await self._worker.place_group(played, place)
+            duplicate=duplicate, store_seconds=time.perf_counter() - started
         )
 
 
@@ -77,6 +80,7 @@ def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
         dropped=result.dropped,
         oldest_version=result.oldest_version,
         resumed_turns=result.resumed_turns,
+        store_seconds=result.store_seconds,
     )
 
 

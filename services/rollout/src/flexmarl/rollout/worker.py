@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge
 from structlog.contextvars import bound_contextvars
 
 from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.data.difficulty import as_note, evidence
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.rollout.conversation import PromptEncoder
 from flexmarl.rollout.engine_pool import EnginePool
@@ -74,7 +75,7 @@ class Store(Protocol):
     """What is needed of `flexmarl.experience.client.ExperienceClient`."""
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples]
+        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples], note: bytes = b""
     ) -> bool: ...
 
 
@@ -134,7 +135,7 @@ class Worker:
             return True
         samples = held.at(played, place)
         try:
-            stored = await self._store.append_group(place, held.task_id, samples)
+            stored = await self._store.append_group(place, held.task_id, samples, held.note)
         except (InvalidRequestError, StalePolicyError):  # nothing was stored
             self._held.release(played)
             raise
@@ -149,11 +150,14 @@ class Worker:
         episodes = await self._play(order)
         samples: tuple[PolicySamples, ...] = ()
         dropped = duplicate = False
+        store_seconds = 0.0
         if order.train:
             samples = self._samples(order, episodes)
             self._tell_of_nothing(order, episodes, samples)
             dropped = not await self._kept(order, episodes, samples)
-            duplicate = not dropped and not await self._stored(order, samples)
+            played = time.perf_counter()
+            duplicate = not dropped and not await self._stored(order, samples, self._note(episodes))
+            store_seconds = time.perf_counter() - played
         _count(episodes)
         DROPPED.inc(dropped)
         return GroupResult(
@@ -166,6 +170,7 @@ class Worker:
             dropped,
             min((each.version for each in samples if each.sequences), default=0),
             sum(turn.resumed for played in episodes for turn in played.turns),
+            store_seconds,
         )
 
     async def _kept(
@@ -175,14 +180,23 @@ class Worker:
             return True
         return await self._filter.keep(PlayedGroup(order.task, episodes, samples))
 
-    async def _stored(self, order: GroupOrder, samples: tuple[PolicySamples, ...]) -> bool:
+    def _note(self, episodes: Iterable[Played]) -> bytes:
+        """What tasks are chosen by, where they are."""
+        if self._spec.pipeline.difficulty is None:
+            return b""
+        rewards = (each for played in episodes for each in played.rewards.items())
+        return as_note(evidence((agent, reward) for agent, reward in rewards if reward is not None))
+
+    async def _stored(
+        self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: bytes
+    ) -> bool:
         """False: it was there before."""
         if order.hold:
-            self._held.keep(order.id, order.task.id, samples)
+            self._held.keep(order.id, order.task.id, samples, note)
             return True
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                stored = await self._store.append_group(order.id, order.task.id, samples)
+                stored = await self._store.append_group(order.id, order.task.id, samples, note)
         except TimeoutError:
             # Not the call's own deadline: that would count against the group.
             raise FullError(

@@ -43,17 +43,20 @@ def kept_steps(spec: MARLJobSpec) -> int:
 
 async def lease_places(
     experience: ExperienceClient, policy: str, epoch: int, places: list[tuple[int, int]]
-) -> list[LeasedGroup]:
-    """The groups at `places`, in their order; without those that the store has lost."""
+) -> tuple[list[LeasedGroup], float]:
+    """The groups at `places`, in their order and without those that the store has lost, and how
+    many seconds it took."""
     found: dict[tuple[int, int], LeasedGroup] = {}
+    seconds = 0.0
     for step in sorted({step for step, _ in places}):
         cursor = ""
         while True:
             lease = await experience.lease(
                 policy, epoch, step, cursor, max_groups=MAX_GROUPS, wait=0
             )
+            seconds += lease.seconds
             if not lease.groups:
                 break
             cursor = lease.cursor
             found |= {(step, group.id.index): group for group in lease.groups}
-    return [found[place] for place in places if place in found]
+    return [found[place] for place in places if place in found], seconds

@@ -5,6 +5,7 @@ goes wrong between the optimizer's step and the commit: what is in shared memory
 """
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -140,8 +141,9 @@ class Slot:
                     await self._interruptible(work.run(self._experience, self._compute))
                 else:
                     log.info("step is in the state already", policy=policy, step=step)
-                keep = kept_steps(self._spec)
-                await self._experience.commit(policy, epoch, step, keep=keep)
+                began = time.perf_counter()
+                await self._experience.commit(policy, epoch, step, keep=kept_steps(self._spec))
+                committing = time.perf_counter() - began
             except FencedError:
                 await self._let_go()
                 log.warning("fenced: a newer epoch has taken over", policy=policy, epoch=epoch)
@@ -150,7 +152,7 @@ class Slot:
                 if not resident.sound:
                     self._bound = None
                     await self._compute.run(resident.tensors.close)
-            return self._trained(resident.commit, step)
+            return self._trained(resident.commit, step, committing)
 
     async def save_checkpoint(
         self, policy: str, epoch: int, directory: str
@@ -208,11 +210,12 @@ class Slot:
         if bound is not None:
             await self._compute.run(partial(self._home.park, bound.resident))
 
-    def _trained(self, commit: Commit, step: int) -> Trained:
+    def _trained(self, commit: Commit, step: int, committing: float) -> Trained:
         known = commit.metadata if commit.version == step + 1 else {}
-        return Trained(
-            self._ref(commit), bool(known.get("updated", False)), known.get("metrics", {})
-        )
+        metrics = dict(known.get("metrics", {}))
+        if "store_seconds" in metrics:
+            metrics["store_seconds"] += committing
+        return Trained(self._ref(commit), bool(known.get("updated", False)), metrics)
 
     def _ref(self, commit: Commit) -> weights_pb2.WeightsRef:
         assert self._bound is not None

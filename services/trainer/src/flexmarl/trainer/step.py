@@ -60,7 +60,7 @@ class Step:
         self._lost = 0
         self._totals, self._part = self._fresh_totals(), self._fresh_totals()
         self._updates: list[dict[str, float]] = []
-        self._seconds = self._update_seconds = 0.0
+        self._seconds = self._update_seconds = self._store_seconds = 0.0
 
     def _fresh_totals(self) -> StepTotals:
         return StepTotals(self._training.dead_groups is DeadGroups.EXCLUDE)
@@ -86,6 +86,7 @@ class Step:
                 wait=LEASE_SECONDS,
             )
             cursor = lease.cursor
+            self._store_seconds += lease.seconds
             await compute.run(partial(self._prepare, self._admit(lease.groups), []))
         await compute.run(partial(self._finish, began))
 
@@ -111,7 +112,9 @@ class Step:
             max_age=replay.max_age,
             seed=derive_seed(self._spec.seed, "replay", self._name, self._step),
         )
-        self._again = await lease_places(experience, self._name, self._epoch, places)
+        self._again, self._store_seconds = await lease_places(
+            experience, self._name, self._epoch, places
+        )
         for group in self._again:
             self._check(group, group.id.step)
         self._lost = len(places) - len(self._again)
@@ -216,6 +219,7 @@ class Step:
         metrics["train_seconds"] = self._seconds
         metrics["update_seconds"] = self._update_seconds
         metrics["wait_seconds"] = time.perf_counter() - began - self._seconds
+        metrics["store_seconds"] = self._store_seconds
         self._resident.sound = False
         self._resident.publish(self._step + 1, {"updated": totals.live, "metrics": metrics})
         self._resident.sound = True

@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&flexmarl/contracts/v1/experience.proto\x12\x15\x66lexmarl.contracts.v1\";\n\x07GroupId\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\r\":\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\"\xa8\x01\n\x08TurnSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x34\n\x08versions\x18\x03 \x03(\x0b\x32\".flexmarl.contracts.v1.VersionSpan\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x13\n\x0btemperature\x18\x05 \x01(\x02\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\x96\x01\n\x08Sequence\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x0f\n\x07\x65pisode\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\r\x12.\n\x05turns\x18\x05 \x03(\x0b\x32\x1f.flexmarl.contracts.v1.TurnSpan\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\x9c\x01\n\rPolicySamples\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x32\n\tsequences\x18\x03 \x03(\x0b\x32\x1f.flexmarl.contracts.v1.Sequence\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x11\n\tloss_mask\x18\x05 \x01(\x0c\x12\x10\n\x08logprobs\x18\x06 \x01(\x0c\"D\n\x16TakeIncarnationRequest\x12\x19\n\x0croll_back_to\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_roll_back_to\".\n\x17TakeIncarnationResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\"\"\n\x10TakeEpochRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x89\x01\n\x12\x41ppendGroupRequest\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x36\n\x08policies\x18\x03 \x03(\x0b\x32$.flexmarl.contracts.v1.PolicySamples\"(\n\x13\x41ppendGroupResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"p\n\x0cLeaseRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12\x12\n\nmax_groups\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x81\x01\n\x0bLeasedGroup\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x35\n\x07samples\x18\x03 \x01(\x0b\x32$.flexmarl.contracts.v1.PolicySamples\"S\n\rLeaseResponse\x12\x32\n\x06groups\x18\x01 \x03(\x0b\x32\".flexmarl.contracts.v1.LeasedGroup\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"J\n\rCommitRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0c\n\x04keep\x18\x04 \x01(\r\"!\n\x0e\x43ommitResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x04\"\x1d\n\rStoredRequest\x12\x0c\n\x04step\x18\x01 \x01(\x04\"1\n\x0eStoredResponse\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\"5\n\x10\x43loseStepRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\"\x13\n\x11\x43loseStepResponse\"\x11\n\x0fGetStateRequest\"\x86\x01\n\x10GetStateResponse\x12\x43\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x33.flexmarl.contracts.v1.GetStateResponse.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0fPutStateRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x42\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x32.flexmarl.contracts.v1.PutStateRequest.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x12\n\x10PutStateResponse2\xe0\x06\n\nExperience\x12p\n\x0fTakeIncarnation\x12-.flexmarl.contracts.v1.TakeIncarnationRequest\x1a..flexmarl.contracts.v1.TakeIncarnationResponse\x12^\n\tTakeEpoch\x12\'.flexmarl.contracts.v1.TakeEpochRequest\x1a(.flexmarl.contracts.v1.TakeEpochResponse\x12\x64\n\x0b\x41ppendGroup\x12).flexmarl.contracts.v1.AppendGroupRequest\x1a*.flexmarl.contracts.v1.AppendGroupResponse\x12R\n\x05Lease\x12#.flexmarl.contracts.v1.LeaseRequest\x1a$.flexmarl.contracts.v1.LeaseResponse\x12U\n\x06\x43ommit\x12$.flexmarl.contracts.v1.CommitRequest\x1a%.flexmarl.contracts.v1.CommitResponse\x12U\n\x06Stored\x12$.flexmarl.contracts.v1.StoredRequest\x1a%.flexmarl.contracts.v1.StoredResponse\x12^\n\tCloseStep\x12\'.flexmarl.contracts.v1.CloseStepRequest\x1a(.flexmarl.contracts.v1.CloseStepResponse\x12[\n\x08GetState\x12&.flexmarl.contracts.v1.GetStateRequest\x1a\'.flexmarl.contracts.v1.GetStateResponse\x12[\n\x08PutState\x12&.flexmarl.contracts.v1.PutStateRequest\x1a\'.flexmarl.contracts.v1.PutStateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&flexmarl/contracts/v1/experience.proto\x12\x15\x66lexmarl.contracts.v1\";\n\x07GroupId\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05index\x18\x03 \x01(\r\":\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\"\xa8\x01\n\x08TurnSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x34\n\x08versions\x18\x03 \x03(\x0b\x32\".flexmarl.contracts.v1.VersionSpan\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x13\n\x0btemperature\x18\x05 \x01(\x02\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\x96\x01\n\x08Sequence\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x0f\n\x07\x65pisode\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\r\x12.\n\x05turns\x18\x05 \x03(\x0b\x32\x1f.flexmarl.contracts.v1.TurnSpan\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\x9c\x01\n\rPolicySamples\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x32\n\tsequences\x18\x03 \x03(\x0b\x32\x1f.flexmarl.contracts.v1.Sequence\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x11\n\tloss_mask\x18\x05 \x01(\x0c\x12\x10\n\x08logprobs\x18\x06 \x01(\x0c\"D\n\x16TakeIncarnationRequest\x12\x19\n\x0croll_back_to\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_roll_back_to\".\n\x17TakeIncarnationResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\"\"\n\x10TakeEpochRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"\"\n\x11TakeEpochResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\x97\x01\n\x12\x41ppendGroupRequest\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x36\n\x08policies\x18\x03 \x03(\x0b\x32$.flexmarl.contracts.v1.PolicySamples\x12\x0c\n\x04note\x18\x04 \x01(\x0c\"(\n\x13\x41ppendGroupResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08\"p\n\x0cLeaseRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\t\x12\x12\n\nmax_groups\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x81\x01\n\x0bLeasedGroup\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x35\n\x07samples\x18\x03 \x01(\x0b\x32$.flexmarl.contracts.v1.PolicySamples\"c\n\rLeaseResponse\x12\x32\n\x06groups\x18\x01 \x03(\x0b\x32\".flexmarl.contracts.v1.LeasedGroup\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x0e\n\x06waited\x18\x03 \x01(\x01\"J\n\rCommitRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0c\n\x04keep\x18\x04 \x01(\r\"!\n\x0e\x43ommitResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x04\"\x1d\n\rStoredRequest\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\xa0\x01\n\x0eStoredResponse\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\x12?\n\x05notes\x18\x03 \x03(\x0b\x32\x30.flexmarl.contracts.v1.StoredResponse.NotesEntry\x1a,\n\nNotesEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"5\n\x10\x43loseStepRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\"\x13\n\x11\x43loseStepResponse\"\x11\n\x0fGetStateRequest\"\x86\x01\n\x10GetStateResponse\x12\x43\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x33.flexmarl.contracts.v1.GetStateResponse.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x99\x01\n\x0fPutStateRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x42\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x32.flexmarl.contracts.v1.PutStateRequest.FieldsEntry\x1a-\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x12\n\x10PutStateResponse2\xe0\x06\n\nExperience\x12p\n\x0fTakeIncarnation\x12-.flexmarl.contracts.v1.TakeIncarnationRequest\x1a..flexmarl.contracts.v1.TakeIncarnationResponse\x12^\n\tTakeEpoch\x12\'.flexmarl.contracts.v1.TakeEpochRequest\x1a(.flexmarl.contracts.v1.TakeEpochResponse\x12\x64\n\x0b\x41ppendGroup\x12).flexmarl.contracts.v1.AppendGroupRequest\x1a*.flexmarl.contracts.v1.AppendGroupResponse\x12R\n\x05Lease\x12#.flexmarl.contracts.v1.LeaseRequest\x1a$.flexmarl.contracts.v1.LeaseResponse\x12U\n\x06\x43ommit\x12$.flexmarl.contracts.v1.CommitRequest\x1a%.flexmarl.contracts.v1.CommitResponse\x12U\n\x06Stored\x12$.flexmarl.contracts.v1.StoredRequest\x1a%.flexmarl.contracts.v1.StoredResponse\x12^\n\tCloseStep\x12\'.flexmarl.contracts.v1.CloseStepRequest\x1a(.flexmarl.contracts.v1.CloseStepResponse\x12[\n\x08GetState\x12&.flexmarl.contracts.v1.GetStateRequest\x1a\'.flexmarl.contracts.v1.GetStateResponse\x12[\n\x08PutState\x12&.flexmarl.contracts.v1.PutStateRequest\x1a\'.flexmarl.contracts.v1.PutStateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'flexmarl.contracts.v1.experience_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_STOREDRESPONSE_NOTESENTRY']._loaded_options = None
+  _globals['_STOREDRESPONSE_NOTESENTRY']._serialized_options = b'8\001'
   _globals['_GETSTATERESPONSE_FIELDSENTRY']._loaded_options = None
   _globals['_GETSTATERESPONSE_FIELDSENTRY']._serialized_options = b'8\001'
   _globals['_PUTSTATEREQUEST_FIELDSENTRY']._loaded_options = None
@@ -54,39 +56,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TAKEEPOCHRESPONSE']._serialized_start=823
   _globals['_TAKEEPOCHRESPONSE']._serialized_end=857
   _globals['_APPENDGROUPREQUEST']._serialized_start=860
-  _globals['_APPENDGROUPREQUEST']._serialized_end=997
-  _globals['_APPENDGROUPRESPONSE']._serialized_start=999
-  _globals['_APPENDGROUPRESPONSE']._serialized_end=1039
-  _globals['_LEASEREQUEST']._serialized_start=1041
-  _globals['_LEASEREQUEST']._serialized_end=1153
-  _globals['_LEASEDGROUP']._serialized_start=1156
-  _globals['_LEASEDGROUP']._serialized_end=1285
-  _globals['_LEASERESPONSE']._serialized_start=1287
-  _globals['_LEASERESPONSE']._serialized_end=1370
-  _globals['_COMMITREQUEST']._serialized_start=1372
-  _globals['_COMMITREQUEST']._serialized_end=1446
-  _globals['_COMMITRESPONSE']._serialized_start=1448
-  _globals['_COMMITRESPONSE']._serialized_end=1481
-  _globals['_STOREDREQUEST']._serialized_start=1483
-  _globals['_STOREDREQUEST']._serialized_end=1512
-  _globals['_STOREDRESPONSE']._serialized_start=1514
-  _globals['_STOREDRESPONSE']._serialized_end=1563
-  _globals['_CLOSESTEPREQUEST']._serialized_start=1565
-  _globals['_CLOSESTEPREQUEST']._serialized_end=1618
-  _globals['_CLOSESTEPRESPONSE']._serialized_start=1620
-  _globals['_CLOSESTEPRESPONSE']._serialized_end=1639
-  _globals['_GETSTATEREQUEST']._serialized_start=1641
-  _globals['_GETSTATEREQUEST']._serialized_end=1658
-  _globals['_GETSTATERESPONSE']._serialized_start=1661
-  _globals['_GETSTATERESPONSE']._serialized_end=1795
-  _globals['_GETSTATERESPONSE_FIELDSENTRY']._serialized_start=1750
-  _globals['_GETSTATERESPONSE_FIELDSENTRY']._serialized_end=1795
-  _globals['_PUTSTATEREQUEST']._serialized_start=1798
-  _globals['_PUTSTATEREQUEST']._serialized_end=1951
-  _globals['_PUTSTATEREQUEST_FIELDSENTRY']._serialized_start=1750
-  _globals['_PUTSTATEREQUEST_FIELDSENTRY']._serialized_end=1795
-  _globals['_PUTSTATERESPONSE']._serialized_start=1953
-  _globals['_PUTSTATERESPONSE']._serialized_end=1971
-  _globals['_EXPERIENCE']._serialized_start=1974
-  _globals['_EXPERIENCE']._serialized_end=2838
+  _globals['_APPENDGROUPREQUEST']._serialized_end=1011
+  _globals['_APPENDGROUPRESPONSE']._serialized_start=1013
+  _globals['_APPENDGROUPRESPONSE']._serialized_end=1053
+  _globals['_LEASEREQUEST']._serialized_start=1055
+  _globals['_LEASEREQUEST']._serialized_end=1167
+  _globals['_LEASEDGROUP']._serialized_start=1170
+  _globals['_LEASEDGROUP']._serialized_end=1299
+  _globals['_LEASERESPONSE']._serialized_start=1301
+  _globals['_LEASERESPONSE']._serialized_end=1400
+  _globals['_COMMITREQUEST']._serialized_start=1402
+  _globals['_COMMITREQUEST']._serialized_end=1476
+  _globals['_COMMITRESPONSE']._serialized_start=1478
+  _globals['_COMMITRESPONSE']._serialized_end=1511
+  _globals['_STOREDREQUEST']._serialized_start=1513
+  _globals['_STOREDREQUEST']._serialized_end=1542
+  _globals['_STOREDRESPONSE']._serialized_start=1545
+  _globals['_STOREDRESPONSE']._serialized_end=1705
+  _globals['_STOREDRESPONSE_NOTESENTRY']._serialized_start=1661
+  _globals['_STOREDRESPONSE_NOTESENTRY']._serialized_end=1705
+  _globals['_CLOSESTEPREQUEST']._serialized_start=1707
+  _globals['_CLOSESTEPREQUEST']._serialized_end=1760
+  _globals['_CLOSESTEPRESPONSE']._serialized_start=1762
+  _globals['_CLOSESTEPRESPONSE']._serialized_end=1781
+  _globals['_GETSTATEREQUEST']._serialized_start=1783
+  _globals['_GETSTATEREQUEST']._serialized_end=1800
+  _globals['_GETSTATERESPONSE']._serialized_start=1803
+  _globals['_GETSTATERESPONSE']._serialized_end=1937
+  _globals['_GETSTATERESPONSE_FIELDSENTRY']._serialized_start=1892
+  _globals['_GETSTATERESPONSE_FIELDSENTRY']._serialized_end=1937
+  _globals['_PUTSTATEREQUEST']._serialized_start=1940
+  _globals['_PUTSTATEREQUEST']._serialized_end=2093
+  _globals['_PUTSTATEREQUEST_FIELDSENTRY']._serialized_start=1892
+  _globals['_PUTSTATEREQUEST_FIELDSENTRY']._serialized_end=1937
+  _globals['_PUTSTATERESPONSE']._serialized_start=2095
+  _globals['_PUTSTATERESPONSE']._serialized_end=2113
+  _globals['_EXPERIENCE']._serialized_start=2116
+  _globals['_EXPERIENCE']._serialized_end=2980
 # @@protoc_insertion_point(module_scope)

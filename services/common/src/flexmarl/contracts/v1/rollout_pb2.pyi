@@ -221,6 +221,7 @@ class GroupFinished(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     RESUMED_TURNS_FIELD_NUMBER: _builtins.int
+    STORE_SECONDS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     forks: _builtins.int
     """histories that the program changed"""
@@ -231,6 +232,8 @@ class GroupFinished(_message.Message):
     """of any sampled token that may be trained; 0 without any"""
     resumed_turns: _builtins.int
     """cut by a weight update and continued"""
+    store_seconds: _builtins.float
+    """from its last episode's end until it was stored; 0: it is held"""
     @_builtins.property
     def id(self) -> _experience_pb2.GroupId: ...
     @_builtins.property
@@ -246,10 +249,11 @@ class GroupFinished(_message.Message):
         dropped: _builtins.bool = ...,
         oldest_version: _builtins.int = ...,
         resumed_turns: _builtins.int = ...,
+        store_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds", "store_seconds", b"store_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,15 +290,18 @@ class PlaceGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    STORE_SECONDS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
+    store_seconds: _builtins.float
     def __init__(
         self,
         *,
         duplicate: _builtins.bool = ...,
+        store_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "store_seconds", b"store_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
