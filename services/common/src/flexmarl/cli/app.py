@@ -67,6 +67,8 @@ class Commands(TyperGroup):
                 raise
             warn(f"{error.name} is missing: pip install 'flexmarl[{extra}]'")
             raise typer.Exit(FAILED) from None
+        except typer.Exit:  # before what is imported for errors
+            raise
         except BrokenPipeError:  # the reader, `head` for one, has seen enough
             raise typer.Exit(0) from None
         except Exception as error:
