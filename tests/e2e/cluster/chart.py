@@ -43,7 +43,7 @@ class Release:
 
     def upgrade(self, *, chart: Path = CHART, wait: bool = True, **values: Any) -> str:
         """Install it, or bring it to these values (`store={"fsync": "no"}`); what helm says."""
-        values["image"] = image_values(self.images)
+        values = {"image": image_values(self.images), **values}
         arguments = [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
         options = ["--install", "--create-namespace", "--reset-values", "--timeout=240s"]
         if wait:

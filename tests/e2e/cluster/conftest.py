@@ -16,6 +16,7 @@ import yaml
 
 from .chart import Release
 from .kube import Kubernetes
+from .stage import Stage
 
 WHERE = "FLEXMARL_E2E"
 """Set by `make e2e`: the kind of cluster, `node`, `kind` or `given`."""
@@ -24,11 +25,28 @@ if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says tha
     collect_ignore_glob = ["test_*.py"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "beside: runs in a thread from the session's start on")
+    config.addinivalue_line("markers", "alone: begins when no other test runs")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker("cluster")
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Those that run beside are waited for when there is nothing else to do."""
+    return 2 if item.get_closest_marker("alone") else 1 if item.get_closest_marker("beside") else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    stage = pyfuncitem.funcargs.get("stage")
+    return True if isinstance(stage, Stage) and stage.result(pyfuncitem) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,7 +91,7 @@ def namespace(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
     namespaces.append(name)
 
 
@@ -86,3 +104,26 @@ def release(cluster: Kubernetes, images: Mapping[str, str]) -> Iterator[Release]
     cluster.kubectl("delete", "crd", "marljobs.flexmarl.io", "--timeout=60s", seconds=90)
     found.uninstall()
     cluster.kubectl("delete", "namespace", found.namespace, "--timeout=150s", seconds=180)
+
+
+@pytest.fixture(scope="session")
+def stage(
+    request: pytest.FixtureRequest,
+    cluster: Kubernetes,
+    images: Mapping[str, str],
+    namespaces: list[str],
+    release: Release,
+) -> Iterator[Stage]:
+    found = Stage(cluster, images, release, namespaces)
+    found.begin(request.session.items)
+    yield found
+    found.end()
+
+
+@pytest.fixture(autouse=True)
+def _beside(request: pytest.FixtureRequest) -> None:
+    """What runs beside begins before the first test, and ends before one that is alone."""
+    if any(item.get_closest_marker("beside") for item in request.session.items):
+        stage: Stage = request.getfixturevalue("stage")
+        if request.node.get_closest_marker("alone"):
+            stage.quiet()

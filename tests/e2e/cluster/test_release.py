@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from .chart import CHART, Release
+from .jobs import Job
 from .kube import Kubernetes, until
+from .specs import team
 
+pytestmark = pytest.mark.alone
 DEFINITION = "marljobs.flexmarl.io"
 YOUNG = "seed"
 """A field of the spec that the older definition of these tests lacks."""
@@ -62,6 +66,18 @@ def test_uninstalling_leaves_the_definition_and_the_jobs_and_nothing_else(
     assert cluster.get(namespace, "marljob", job["metadata"]["name"])
     release.upgrade()
     assert cluster.get(namespace, "marljob", job["metadata"]["name"])
+
+
+def test_nothing_hangs_when_the_chart_and_then_the_namespace_of_a_running_job_go(
+    cluster: Kubernetes, release: Release, namespace: str
+) -> None:
+    job = Job(cluster, release.images, namespace)
+    job.submit(team(steps=100))
+    job.trains(1)
+    release.uninstall()
+    assert job.children(), "the job does not go with the chart"
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=60s", seconds=90)
+    release.upgrade()
 
 
 def _suspended() -> dict[str, Any]:

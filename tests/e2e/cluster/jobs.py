@@ -1,0 +1,211 @@
+"""A MARLJob on the cluster, as whoever submitted it sees it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .kube import Kubernetes, Manifest, restricted_pod, until
+from .specs import code
+
+PATIENCE = 300.0
+"""Seconds that anything may take; on two quiet cores a whole job takes less than half a minute."""
+CHILDREN = (
+    "pods,jobs.batch,deployments,replicasets,statefulsets,services,secrets,configmaps,"
+    "serviceaccounts,networkpolicies"
+)
+RUN = """
+import json, pathlib, sys
+run = pathlib.Path(sys.argv[1])
+def lines(name):
+    path = run / name
+    return [json.loads(line) for line in path.open()] if path.exists() else []
+saved = sorted(run.glob("checkpoints/*/manifest.json"))
+state = json.loads(saved[-1].read_text()) if saved else {"policies": {}}
+summary = run / "summary.json"
+print(json.dumps({
+    "progress": json.loads((run / "progress.json").read_text()),
+    "metrics": lines("metrics.jsonl"),
+    "checksums": {name: policy["checksum"] for name, policy in state["policies"].items()},
+    "summary": json.loads(summary.read_text()) if summary.exists() else {},
+}))
+"""
+KILL = """
+import os, pathlib, signal, sys
+for entry in pathlib.Path("/proc").iterdir():
+    if entry.name.isdecimal() and int(entry.name) != os.getpid():
+        words = (entry / "cmdline").read_bytes().split(bytes(1))
+        if words[-3:-1] == [b"serve", sys.argv[1].encode()]:
+            os.kill(int(entry.name), signal.SIGKILL)
+"""
+
+
+@dataclass
+class Job:
+    cluster: Kubernetes
+    images: Mapping[str, str]
+    namespace: str
+    name: str = "team"
+    uid: str = ""
+    """Of its first submission, or of the last."""
+    files: dict[str, Any] = field(default_factory=dict)
+    """What its claim held when it was read last."""
+
+    def submit(self, spec: Mapping[str, Any]) -> None:
+        document = {
+            "apiVersion": "flexmarl.io/v1alpha1",
+            "kind": "MARLJob",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": spec,
+        }
+        self.cluster.apply(self.namespace, code())
+        self.cluster.kubectl("create", "-f", "-", stdin=json.dumps(document))
+        self.uid = self.manifest()["metadata"]["uid"]
+
+    def change(self, **spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        self._kubectl("patch", "marljob", self.name, "--type=merge", "-p", patch)
+
+    def delete(self) -> None:
+        self._kubectl("delete", "marljob", self.name)
+
+    def manifest(self) -> Manifest:
+        return self.cluster.get(self.namespace, "marljob", self.name)
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.manifest().get("status", {}))
+
+    def pods(self, role: str = "", **labels: str) -> list[Manifest]:
+        wanted = {"job": self.name, **({"role": role} if role else {}), **labels}
+        asked = ",".join(f"flexmarl.io/{key}={value}" for key, value in wanted.items())
+        found = json.loads(self._kubectl("get", "pods", "-l", asked, "-o", "json"))
+        return list(found["items"])
+
+    def pod(self, role: str, **labels: str) -> str:
+        """The name of one that is not on its way out, as soon as there is one."""
+        found: list[str] = []
+
+        def there() -> bool:
+            pods = self.pods(role, **labels)
+            found[:] = [
+                pod["metadata"]["name"]
+                for pod in pods
+                if "deletionTimestamp" not in pod["metadata"]
+                and pod["status"].get("phase") == "Running"
+            ]
+            return bool(found)
+
+        self.until(there, f"a running {role}")
+        return found[0]
+
+    def until(
+        self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE
+    ) -> dict[str, Any]:
+        """Wait for it; with what the job says of itself if it does not come."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds:.0f} s: {what}; {self.status()}")
+            time.sleep(0.3)
+        return self.status()
+
+    def reaches(self, phase: str, seconds: float = PATIENCE) -> dict[str, Any]:
+        """The status once the job is in this phase; it may not end in another."""
+
+        def there() -> bool:
+            status = self.status()
+            now = status.get("phase")
+            ended = now in ("Complete", "Failed") and now != phase
+            assert not ended, f"{now} instead of {phase}: {status}"
+            return bool(now == phase)
+
+        return self.until(there, phase, seconds)
+
+    def trains(self, step: int) -> int:
+        """Waits until it has finished so many steps; how many those are by then."""
+
+        def there() -> bool:
+            status = self.status()
+            assert status.get("phase") != "Failed", status
+            return int(status.get("step", 0)) >= step
+
+        return int(self.until(there, f"step {step}")["step"])
+
+    def completes(self, seconds: float = PATIENCE) -> Job:
+        """With its files read."""
+        self.reaches("Complete", seconds)
+        self.read()
+        return self
+
+    def without_pods(self, seconds: float = 60) -> None:
+        self.until(lambda: not self.pods(), "no pods", seconds)
+
+    def children(self) -> list[str]:
+        """Names of what lives because of the job."""
+        asked = f"-l=flexmarl.io/job={self.name}"
+        return self._kubectl("get", CHILDREN, asked, "-o", "name").split()
+
+    def kill(self, role: str) -> None:
+        """Its process, with -9, in a pod of a `killable` job."""
+        python = ("--", "python3", "-c", KILL, role)
+        self._kubectl("exec", self.pod(role), "-c", "main", *python, check=False)
+
+    def lose(self, role: str) -> None:
+        """Its pod, at once, as if the node were gone."""
+        self._kubectl("delete", "pod", self.pod(role), "--force", "--grace-period=0")
+
+    def run_dir(self) -> str:
+        return f"/run/{self.name}-{self.uid[:8]}"
+
+    def read(self) -> dict[str, Any]:
+        """Its metrics and checkpoints from the claim, by a pod, which need not be one of ours."""
+        said = self.beside_claim(
+            "reads", "slim", command=["python3", "-c", RUN, self.run_dir()], claim=self.claim()
+        )
+        self.files = json.loads(said)
+        return self.files
+
+    def claim(self) -> str:
+        return f"{self.name}-run"
+
+    def beside_claim(self, name: str, image: str, *, command: list[str], claim: str) -> str:
+        """The output of a command in a pod that has the job's claim at /run."""
+        pod = restricted_pod(name, self.images[image], command=command)
+        volume = {"name": "run", "persistentVolumeClaim": {"claimName": claim}}
+        pod["spec"]["volumes"].append(volume)
+        pod["spec"]["containers"][0]["volumeMounts"].append({"name": "run", "mountPath": "/run"})
+        self.cluster.apply(self.namespace, pod)
+        said = self.cluster.complete(self.namespace, name, seconds=PATIENCE)
+        self._kubectl("delete", "pod", name, "--wait=false")
+        until(
+            lambda: name not in self._kubectl("get", "pods", "-o", "name"),
+            f"the pod {name} is gone",
+        )
+        return said
+
+    def _kubectl(self, *arguments: str, check: bool = True) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments, check=check)
+
+
+def once(job: Job, steps: int, tasks: int) -> None:
+    """Every (step, index) was trained, and none twice."""
+    found = [(line["step"], len(line["tasks"])) for line in job.files["metrics"]]
+    assert found == [(step, tasks) for step in range(found[0][0], found[0][0] + steps)]
+    trained = [task for line in job.files["metrics"] for task in line["tasks"]]
+    assert len(set(trained)) == steps * tasks
+    given_up = [
+        line["step"] for line in job.files["metrics"] if "groups-given-up" in line["counts"]
+    ]
+    assert given_up == []
+
+
+def same_as(job: Job, undisturbed: Job) -> None:
+    """It trained the very same tasks to the very same weights."""
+    mine, theirs = (each.files for each in (job, undisturbed))
+    assert [line["tasks"] for line in mine["metrics"]] == [
+        line["tasks"] for line in theirs["metrics"]
+    ]
+    assert mine["checksums"] == theirs["checksums"]

@@ -1,0 +1,76 @@
+"""The jobs of these tests: scripted engines in front of real training, in steps of a second or two.
+
+Deterministic: whatever befalls such a job, it must end with the weights of one that nothing befell.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+Spec = dict[str, Any]
+MODEL = {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"}
+TASKS, GROUP = 3, 3
+CODE = "team-code"
+USER = Path(__file__).resolve().parents[1] / "jobs/user"
+"""Whose code it is."""
+STEPS = 8
+GATED = {"spec": {"schedulingGates": [{"name": "flexmarl.io/test"}]}}
+"""The template of pods that are made and never start: they cost nothing and stand in nobody's
+way."""
+
+
+def policy(name: str, **changes: Any) -> Spec:
+    engine = {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 20}
+    found = {
+        "name": name,
+        "model": MODEL,
+        "engine": {"kind": "scripted", "scripted": engine},
+        "training": {"lr": 1e-3},
+    }
+    return found | changes
+
+
+def agent(name: str) -> Spec:
+    return {"name": name, "policy": name, "sampling": {"maxTokens": 12}}
+
+
+def team(steps: int = STEPS, **changes: Any) -> Spec:
+    """Solver and verifier, each of its own policy, in one training slot."""
+    names = ("solver", "verifier")
+    spec = {
+        "policies": [policy(name) for name in names],
+        "agents": [agent(name) for name in names],
+        "workflow": {"name": "solver-verifier"},
+        "data": {"uri": "gym://chain_sum", "size": 64},
+        "steps": steps,
+        "seed": 5,
+        "code": {"configMap": CODE},
+        "reward": {"entrypoint": "team:early_letters"},
+        "batch": {"tasksPerStep": TASKS, "groupSize": GROUP},
+        "pipeline": {"deterministic": True},
+        "checkpoint": {"everySteps": 2, "claim": {"size": "1Gi"}},
+    }
+    return copy.deepcopy(spec | changes)
+
+
+def idle(**started: Spec) -> Spec:
+    """A team of which only the named roles' pods start, with these templates."""
+    roles = ("orchestrator", "worker", "engine", "trainer", "experience")
+    spec = team(roles={role: {"template": started.get(role, GATED)} for role in roles})
+    del spec["code"], spec["reward"]
+    return spec
+
+
+def code() -> Spec:
+    """The ConfigMap that a team's workers import from."""
+    files = {path.name: path.read_text() for path in USER.glob("*.py")}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": files}
+
+
+def killable(spec: Spec) -> Spec:
+    """With pods in which a process can be killed from beside it: nobody kills pid 1 from inside."""
+    shared = {"template": {"spec": {"shareProcessNamespace": True}}}
+    roles = ("orchestrator", "worker", "engine", "trainer", "experience")
+    return spec | {"roles": {role: shared | spec.get("roles", {}).get(role, {}) for role in roles}}

@@ -1,0 +1,144 @@
+"""A job's life: suspended and resumed, without its operator, with more pods, deleted."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from .jobs import Job, once, same_as
+from .specs import STEPS, TASKS, team
+from .stage import Stage
+
+pytestmark = pytest.mark.beside
+
+
+def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
+    job = stage.job()
+    job.submit(team())
+    job.trains(2)
+    job.change(suspend=True)
+    status = job.reaches("Suspended")
+    assert job.pods() == []
+    before = job.read()["metrics"]
+    assert 2 <= status["step"] == len(before) < STEPS
+    job.change(suspend=False)
+    job.completes()
+    once(job, STEPS, TASKS)
+    same_as(job, stage.undisturbed())
+    assert job.files["metrics"][: len(before)] == before, "steps were trained again"
+    stage.done_with(job.namespace)
+
+
+def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgraded(
+    stage: Stage,
+) -> None:
+    job = stage.job()
+    job.submit(team())
+    job.trains(1)
+    before = _lives(job)
+    _operator(stage, 0)
+    there = _step_by_itself(job)
+    job.until(lambda: _step_by_itself(job) > there, "a step without an operator")
+    try:
+        _operator(stage, 1)
+        stage.release.upgrade(**{"image.pullPolicy": "Always"})
+        there = _step_by_itself(job)
+        assert there < STEPS, "the job has ended before it was disturbed"
+        assert job.trains(there) < STEPS
+        assert _lives(job) == before
+        job.completes()
+        same_as(job, stage.undisturbed())
+    finally:
+        stage.release.upgrade()
+    stage.done_with(job.namespace)
+
+
+def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) -> None:
+    pool = {"name": "fast", "role": "engine", "min": 2, "max": 2}
+    spec = team(pools=[pool])
+    for policy in spec["policies"]:
+        policy["pools"] = ["fast"]
+    job = stage.job()
+    job.submit(spec)
+    job.trains(1)
+    old = _engines(job)
+    begun = time.monotonic()
+    job.change(pools=[{**pool, "min": 4, "max": 4}])
+    job.until(lambda: len(_engines(job)) == 4, "four engines", 30)
+    job.until(lambda: all(_sampled(job, pod) for pod in _engines(job) - old), "all work", 60)
+    print(f"the new engines worked after {time.monotonic() - begun:.1f} s")
+    job.until(lambda: job.status()["pools"][0]["ready"] == 4, "the pool's pods in the status", 30)
+    job.completes()
+    same_as(job, stage.undisturbed())
+    stage.done_with(job.namespace)
+
+
+def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: Stage) -> None:
+    job = stage.job()
+    job.submit(team(steps=100))
+    job.pod("trainer")  # imports, and hears nothing else
+    job.delete()
+    job.until(lambda: job.children() == [], "all is gone while it starts", 30)
+    job.submit(team(steps=100))
+    job.trains(3)
+    claimed = stage.cluster.get(job.namespace, "pvc", job.claim())["metadata"]["uid"]
+    job.delete()
+    job.until(lambda: job.children() == [], "all is gone", 30)
+    claim = stage.cluster.get(job.namespace, "pvc", job.claim())
+    assert claim["metadata"]["uid"] == claimed
+    assert "deletionTimestamp" not in claim["metadata"]
+    export = ["flexmarl", "export", job.run_dir(), "solver", "/tmp/solver"]
+    load = (
+        "from transformers import AutoModelForCausalLM as Model; "
+        "print(Model.from_pretrained('/tmp/solver').config.hidden_size)"
+    )
+    script = f'{" ".join(export)} && python3 -c "{load}"'
+    said = job.beside_claim("exports", "trainer", command=["sh", "-c", script], claim=job.claim())
+    assert "/tmp/solver: solver after" in said
+    assert said.split()[-1] == "16"
+    stage.done_with(job.namespace)
+
+
+def _engines(job: Job) -> set[str]:
+    return {pod["metadata"]["name"] for pod in job.pods("engine")}
+
+
+def _lives(job: Job) -> dict[str, tuple[str, int]]:
+    """Pod -> uid and restarts."""
+    return {
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            sum(one["restartCount"] for one in pod["status"]["containerStatuses"]),
+        )
+        for pod in job.pods()
+    }
+
+
+def _operator(stage: Stage, replicas: int) -> None:
+    release = stage.release
+    name = f"deployment/{release.name}"
+    where = ("-n", release.namespace)
+    stage.cluster.kubectl(*where, "scale", name, f"--replicas={replicas}")
+    stage.cluster.kubectl(*where, "rollout", "status", name, "--timeout=60s", seconds=70)
+
+
+def _step_by_itself(job: Job) -> int:
+    """How far it is, from its own file: nobody else may know."""
+    orchestrator, path = job.pod("orchestrator"), f"/flexmarl{job.run_dir()}/progress.json"
+    said = _inside(job, orchestrator, "cat", path)
+    return int(json.loads(said)["step"])
+
+
+def _sampled(job: Job, pod: str) -> float:
+    """Tokens, as the engine counts them."""
+    read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090').read().decode())"
+    said = _inside(job, pod, "python3", "-c", read)
+    name = "flexmarl_engine_generated_tokens_total "
+    return sum(float(line.split()[1]) for line in said.splitlines() if line.startswith(name))
+
+
+def _inside(job: Job, pod: str, *command: str) -> str:
+    where = ("-n", job.namespace, "exec", pod, "-c", "main", "--")
+    return job.cluster.kubectl(*where, *command, check=False)

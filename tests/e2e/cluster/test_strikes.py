@@ -1,0 +1,87 @@
+"""Whatever dies in the middle of a step: the job is complete, as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from .jobs import Job, once, same_as
+from .specs import STEPS, TASKS, killable, team
+from .stage import Stage
+
+ROLES = ("orchestrator", "rollout-worker", "engine", "trainer", "experience")
+KILLED, LOST = "killed", "lost"
+pytestmark = pytest.mark.beside
+
+
+def strike(job: Job, role: str, how: str) -> None:
+    """A role's process is killed, or its pod is lost."""
+    if how == KILLED:
+        job.kill(role)
+    else:
+        job.lose(role)
+
+
+def ends_the_same(stage: Stage, job: Job) -> None:
+    job.completes()
+    once(job, STEPS, TASKS)
+    same_as(job, stage.undisturbed())
+    stage.done_with(job.namespace)
+
+
+def test_each_role_is_struck_once(stage: Stage) -> None:
+    """One after the other, each in a step of its own: processes and pods by turns."""
+    job = stage.job()
+    job.submit(killable(team()))
+    for number, role in enumerate(ROLES):
+        job.trains(number + 1)
+        strike(job, role, (KILLED, LOST)[number % 2])
+    ends_the_same(stage, job)
+    restarts = job.status()["restarts"]
+    assert {role: count for role, count in restarts.items() if role != "weights"} == {
+        "orchestrator": 1,
+        "engine": 1,
+        "experience": 1,
+    }
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", [KILLED, LOST])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_is_struck_again_and_again(stage: Stage, role: str, how: str) -> None:
+    job, chance = stage.job(), random.Random(f"{role} {how}")
+    job.submit(killable(team()))
+    for number in range(3):
+        job.trains(2 * number + 1)
+        time.sleep(chance.random() * 2)
+        strike(job, role, how)
+    ends_the_same(stage, job)
+
+
+def test_an_orchestrator_that_fails_too_often_fails_the_job(stage: Stage) -> None:
+    job, spec = stage.job(), killable(team(steps=100))
+    spec["roles"]["orchestrator"]["restartPolicy"] = {"max": 1}
+    job.submit(spec)
+    for _ in range(2):
+        begun = job.pod("orchestrator")
+        job.trains(1)
+        job.kill("orchestrator")
+        job.until(lambda pod=begun: pod not in _running(job), "its end")  # type: ignore[misc]
+    status = job.reaches("Failed")
+    assert status["reason"] == "RestartsExceeded"
+    assert "after 1 restarts" in status["message"]
+    assert status["failure"]["role"] == "orchestrator"
+    assert status["failure"]["exitCode"] == 137
+    job.without_pods()
+    evidence = stage.cluster.get(job.namespace, "configmap", f"{job.name}-evidence")["data"]
+    said = "\n".join(evidence.values())
+    assert any(name.startswith(f"{job.name}-orchestrator") for name in evidence)
+    assert '"step"' in said
+    stage.done_with(job.namespace)
+
+
+def _running(job: Job) -> list[str]:
+    pods = job.pods("orchestrator")
+    return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
