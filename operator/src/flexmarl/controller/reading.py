@@ -11,16 +11,20 @@ from pydantic import ValidationError
 from flexmarl.contracts import rules
 from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import API_VERSION, MARLJob
+from flexmarl.contracts.preparation import PACKED
 from flexmarl.controller.names import Manifest
 
 
 def document(manifest: Mapping[str, Any]) -> Manifest:
     """As pods read it: what the user wrote, with the API server's defaults."""
     metadata = manifest["metadata"]
+    about = {"name": metadata["name"], "namespace": metadata["namespace"]}
+    if packed := metadata.get("annotations", {}).get(PACKED):
+        about["annotations"] = {PACKED: packed}
     return {
         "apiVersion": API_VERSION,
         "kind": "MARLJob",
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "metadata": about,
         "spec": manifest["spec"],
     }
 

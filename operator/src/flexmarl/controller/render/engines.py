@@ -38,6 +38,7 @@ def engines(
             installation.images[IMAGE_OF[kind]],
             {"policy": at.policy},
             policy=at.policy,
+            policies=(at.policy,),
             pool=at.pool,
             template=template(spec.roles.engine.template, pool),
             resources=resources(pool, HEAVY if kind is EngineKind.TRANSFORMERS else {}),

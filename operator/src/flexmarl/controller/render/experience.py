@@ -9,8 +9,8 @@ from flexmarl.controller.render.parts import (
     Pods,
     Subject,
     from_secret,
-    workload,
 )
+from flexmarl.controller.render.pods import workload
 from flexmarl.controller.render.shared import service
 
 

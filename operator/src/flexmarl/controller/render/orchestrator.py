@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flexmarl.contracts.preparation import CONTAINER
 from flexmarl.controller.names import ORCHESTRATOR, STEPS, Manifest
 from flexmarl.controller.render.engines import engine_service
 from flexmarl.controller.render.experience import experience_address
-from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject, workload
+from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject
+from flexmarl.controller.render.pods import workload
 from flexmarl.controller.render.trainers import trainer_service, trainer_set
 from flexmarl.controller.render.workers import worker_service
 from flexmarl.controller.scale import Slots
 from flexmarl.runtime.process import HOPELESS
+
+FAILED = 1
+"""Exit code of a preflight that may be tried again."""
 
 
 def orchestrator(
@@ -56,14 +61,9 @@ def orchestrator(
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": "main",
-                        "operator": "In",
-                        "values": [HOPELESS],
-                    },
-                },
+                _rule("FailJob", "main", HOPELESS),
+                _rule("FailJob", CONTAINER, HOPELESS),
+                _rule("Ignore", CONTAINER, FAILED),
                 {
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -75,3 +75,9 @@ def orchestrator(
     found = workload(subject, installation, pods, kind="Job", name=name, spec=how)
     found["metadata"]["annotations"][STEPS] = str(spec.steps)
     return [found]
+
+
+def _rule(action: str, container: str, code: int) -> Manifest:
+    """What the Job does when a container ends with that exit code."""
+    how = {"containerName": container, "operator": "In", "values": [code]}
+    return {"action": action, "onExitCodes": how}

@@ -1,17 +1,15 @@
-"""What all workloads of a job have in common: who they are, pods, mounts, environment."""
+"""What all workloads of a job have in common: who they are, where things lie, environment."""
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.controller.names import MADE_BY, Manifest, child, labels, owner
-from flexmarl.controller.render import gang
-from flexmarl.controller.render.merge import laid_over
+from flexmarl.contracts.preparation import State
+from flexmarl.controller.names import Manifest, child, labels, owner
 
 PORT, WEIGHTS_PORT, METRICS_PORT = 7070, 7071, 9090
 DRAIN_SECONDS = 15
@@ -97,94 +95,19 @@ class Pods:
     placement: Manifest = field(default_factory=dict)
     restart: str = "Always"
     run_claim: bool = False
-
-
-def workload(
-    subject: Subject,
-    installation: Installation,
-    pods: Pods,
-    *,
-    kind: str,
-    name: str,
-    spec: Manifest,
-) -> Manifest:
-    """A Deployment, StatefulSet or Job of these pods."""
-    metadata = subject.metadata(name, pods.role, policy=pods.policy, pool=pods.pool)
-    metadata["annotations"] = {MADE_BY: installation.made_by}
-    group = "batch/v1" if kind == "Job" else "apps/v1"
-    return {
-        "apiVersion": group,
-        "kind": kind,
-        "metadata": metadata,
-        "spec": {**spec, "template": pod_template(subject, installation, pods)},
-    }
-
-
-def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Manifest:
-    volumes, mounts = _volumes(subject, pods)
-    main: Manifest = {
-        "name": "main",
-        "image": pods.image,
-        "imagePullPolicy": installation.pull_policy,
-        "args": ["serve", pods.role],
-        "env": environment(subject, pods.env),
-        "ports": [
-            {"name": "grpc", "containerPort": PORT, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
-        ],
-        **probes(PORT),
-        "resources": pods.resources or {"requests": {"cpu": "50m", "memory": "192Mi"}},
-        "securityContext": locked_down(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, *pods.mounts],
-    }
-    spec: Manifest = {
-        "serviceAccountName": subject.child("job"),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "restartPolicy": pods.restart,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [main],
-        "volumes": [*volumes, *pods.volumes],
-        **copy.deepcopy(pods.placement),
-    }
-    if pods.sidecars:
-        spec["initContainers"] = [
-            {
-                "imagePullPolicy": installation.pull_policy,
-                "securityContext": locked_down(),
-                "terminationMessagePolicy": "FallbackToLogsOnError",
-                **sidecar,
-            }
-            for sidecar in pods.sidecars
-        ]
-    if installation.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
-    own = labels(subject.name, pods.role, policy=pods.policy, pool=pods.pool)
-    template = gang.joined(
-        subject.job.spec.gang.kind,
-        subject.child("job"),
-        {"metadata": {"labels": dict(own)}, "spec": spec},
-    )
-    if pods.template:
-        template = laid_over(template, pods.template)
-        template["metadata"]["labels"] |= own  # they are how pods are found
-    return template
+    policies: tuple[str, ...] = ()
+    """Whose models or tokenizers they read."""
+    states: tuple[State, ...] = ()
+    """What may be trained here."""
+    together: bool = False
+    """All of it in shared memory at once."""
 
 
 def environment(subject: Subject, own: Mapping[str, Any]) -> list[Manifest]:
     """`env` of a container: what every process needs, and `own`."""
     values: dict[str, Any] = {
         "job_file": JOB_FILE,
-        "base_dir": FILES_DIR if _files(subject) else JOB_DIR,
+        "base_dir": FILES_DIR if config_map(subject) else JOB_DIR,
         "run_dir": subject.run_dir,
         "shm_dir": "/dev/shm",
         "job_uid": subject.uid,
@@ -237,28 +160,6 @@ def _variable(key: str, value: Any) -> Manifest:
     return {"name": name, "value": value if isinstance(value, str) else json.dumps(value)}
 
 
-def _files(subject: Subject) -> str | None:
+def config_map(subject: Subject) -> str | None:
+    """Of the files beside the job."""
     return subject.job.spec.code.config_map if subject.job.spec.code else None
-
-
-def _volumes(subject: Subject, pods: Pods) -> tuple[list[Manifest], list[Manifest]]:
-    volumes: list[Manifest] = [
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "cache", "emptyDir": {}},
-        {"name": "job", "configMap": {"name": subject.child("job")}},
-    ]
-    mounts: list[Manifest] = [
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "cache", "mountPath": "/cache"},
-        {"name": "job", "mountPath": JOB_DIR, "readOnly": True},
-    ]
-    if files := _files(subject):
-        volumes.append({"name": "files", "configMap": {"name": files}})
-        mounts.append({"name": "files", "mountPath": FILES_DIR, "readOnly": True})
-    if pods.run_claim:
-        named = subject.job.spec.checkpoint.claim.name or subject.child("run")
-        volumes.append({"name": "run", "persistentVolumeClaim": {"claimName": named}})
-    else:
-        volumes.append({"name": "run", "emptyDir": {}})
-    mounts.append({"name": "run", "mountPath": RUN_DIR})
-    return volumes, mounts

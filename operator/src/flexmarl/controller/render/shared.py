@@ -8,7 +8,8 @@ from flexmarl.contracts.cluster import PoolSpec
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.names import Manifest, selector
 from flexmarl.controller.render.merge import laid_over
-from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject, workload
+from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject
+from flexmarl.controller.render.pods import workload
 
 HEAVY = {"requests": {"cpu": "100m", "memory": "512Mi"}}
 """What a process with torch takes before it has a model."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.preparation import State
+from flexmarl.contracts.sizes import PARAMETER_BYTES, random_parameters
 from flexmarl.controller.names import TRAINER, WEIGHTS, Manifest, selector
 from flexmarl.controller.render.experience import experience_address
 from flexmarl.controller.render.parts import (
@@ -53,12 +56,25 @@ def trainers(
             resources=resources(pool, HEAVY),
             placement=placement(pool),
             run_claim=True,
+            policies=at.policies,
+            states=tuple(_state(spec.policy(name)) for name in at.policies),
+            together=count < len(at.policies),
         )
         own = trainer_set(subject, at.pool)
         found.append(
             stateful(subject, installation, pods, name=own, service_name=name, replicas=count)
         )
     return found
+
+
+def _state(policy: PolicySpec) -> State:
+    assert policy.model is not None  # it is trained
+    return State(
+        policy=policy.name,
+        parameter_bytes=PARAMETER_BYTES[policy.model.dtype],
+        uri=policy.model.uri,
+        parameters=random_parameters(policy),
+    )
 
 
 def trainer_service(subject: Subject) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flexmarl.controller.names import WORKER, Manifest, selector
 from flexmarl.controller.render.experience import experience_address
-from flexmarl.controller.render.parts import Installation, Pods, Subject, workload
+from flexmarl.controller.render.parts import Installation, Pods, Subject
+from flexmarl.controller.render.pods import workload
 from flexmarl.controller.render.shared import service
 
 
@@ -13,7 +14,8 @@ def workers(subject: Subject, installation: Installation) -> list[Manifest]:
     code = subject.job.spec.code
     image = (code.image if code else None) or installation.images["slim"]
     env = {"experience": experience_address(subject)}
-    pods = Pods(WORKER, image, env, template=role.template)
+    policies = tuple(subject.job.spec.local_policies)
+    pods = Pods(WORKER, image, env, template=role.template, policies=policies)
     match = selector(subject.name, WORKER)
     spec = {"replicas": role.replicas, "selector": {"matchLabels": match}}
     return [
