@@ -76,6 +76,7 @@ async def every_call(store: Store) -> None:
     await store.commit("solver", epoch, 1, keep=1)
     await store.close_step(group.incarnation, 0)
     await store.take_incarnation(roll_back_to=0)
+    await store.forget()
 
 
 async def test_a_user_needs_the_rules_of_its_job_and_no_more(server: Server, uid: str) -> None:

@@ -1,22 +1,26 @@
 """Removes what a job keeps in a store that outlives it; the embedded one ends with its job."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from flexmarl.contracts.job import MARLJob
 from flexmarl.runtime.errors import FlexMARLError
 
 SECONDS = 10.0
 """How long the end of a run waits for the store."""
-PAGE = 1000
-"""Keys that the server looks at, and at most removes, in one command."""
 
 
 async def forget(
-    url: str, uids: Sequence[str], say: Callable[[str], None], hurry: asyncio.Event
+    job: MARLJob,
+    base_dir: Path,
+    uids: Sequence[str],
+    say: Callable[[str], None],
+    hurry: asyncio.Event,
 ) -> None:
-    """Remove all keys of the jobs `uids`; say so where they stay, also because of a hurry."""
-    removing = asyncio.create_task(_remove(url, uids))
+    """Remove all keys of the submissions `uids` of `job` from the server that it names; say so
+    where they stay, also because of a hurry."""
+    removing = asyncio.create_task(_remove(job, base_dir, uids))
     hurrying = asyncio.create_task(hurry.wait())
     try:
         await asyncio.wait(
@@ -31,28 +35,22 @@ async def forget(
         say(f"warning: keys of {uids[-1]} may be left in the store: {reason}")
 
 
-async def _remove(url: str, uids: Sequence[str]) -> str:
+async def _remove(job: MARLJob, base_dir: Path, uids: Sequence[str]) -> str:
     """Why it could not be done; empty: it is done."""
     from redis.exceptions import RedisError
 
-    from flexmarl.experience.connection import connect, translated
+    from flexmarl.experience.keys import job_tag
+    from flexmarl.experience.store import Store
 
+    named, spec = job.metadata, job.spec
+    assert spec.store.url is not None
     try:
-        async with translated(), connect(url) as client:
-            cursor = 0
-            while True:
-                # One pass over the server's keys, however many submissions there were.
-                cursor, found = await client.scan(cursor, match="{*}:*", count=PAGE)
-                ours = [key for key in found if uid_of(os.fsdecode(key)) in uids]
-                if ours:
-                    await client.unlink(*ours)
-                if cursor == 0:
-                    return ""
+        for uid in uids:
+            tag = job_tag(named.namespace, named.name, uid)
+            ca_file = base_dir / spec.store.ca_file if spec.store.ca_file else None
+            policies = spec.trained_policies
+            async with Store(spec.store.url, tag, policies, ca_file=ca_file) as store:
+                await store.forget()
     except (FlexMARLError, RedisError) as error:
         return str(error)
-
-
-def uid_of(key: str) -> str:
-    """Of the job whose key it is: keys start with `{uid}` or `{namespace/name/uid}`; else empty."""
-    tag, closed, _ = key.partition("}:")
-    return tag[1:].rpartition("/")[2] if closed and tag.startswith("{") else ""
+    return ""

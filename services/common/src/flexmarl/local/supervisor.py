@@ -109,7 +109,7 @@ async def supervise(
         finally:
             if job.spec.store.url is not None:
                 # Those of an earlier submission, too: its supervisor may have been killed.
-                await forget(job.spec.store.url, [*before, job_uid], say, signals.hurry)
+                await forget(job, base_dir, [*before, job_uid], say, signals.hurry)
     # A signal, or the death of another process, may come between that word and the exit code.
     if says_complete(run_dir):
         return Outcome(complete=True)

@@ -296,6 +296,17 @@ class Store:
             PURGED.inc(purged)
             log.warning("closed step had entries that nobody committed", step=step, entries=purged)
 
+    async def forget(self) -> None:
+        """Remove whatever the server keeps of the job; nobody may write for it any more."""
+        await self.take_incarnation(roll_back_to=0)
+        keys = self._keys
+        own = (keys.epoch, keys.stream, keys.dead, keys.kept)
+        async with translated():
+            await self._redis.unlink(
+                *(keys.incarnation, keys.state, keys.closed, keys.steps),
+                *(name(policy) for name in own for policy in self._order),
+            )
+
     async def get_state(self) -> dict[str, str]:
         async with translated():
             fields = await self._redis.hgetall(self._keys.state)
