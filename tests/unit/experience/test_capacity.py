@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.job import MARLJobSpec
-from flexmarl.experience.capacity import check_capacity, step_bytes, steps_held
+from flexmarl.experience.capacity import check_capacity, kept_steps, step_bytes, steps_held
 from flexmarl.runtime.errors import InvalidJobError
 
 MODEL = {"uri": "random://llama?hidden=64&layers=2&heads=4"}
@@ -45,13 +45,24 @@ def test_a_step_is_counted_with_one_turn_of_each_agent_that_learns() -> None:
 @pytest.mark.parametrize(("pipeline", "steps"), [
     ({}, 1), ({"maxStaleness": 2}, 3), ({"replay": {"share": 1, "maxAge": 3}}, 4),
     ({"maxStaleness": 1, "replay": {"share": 0.5}}, 3),
+    ({"deterministic": True, "replay": {"share": 1, "maxAge": 3}}, 14),
 ])  # fmt: skip
 def test_steps_ahead_and_steps_kept_have_to_fit_too(pipeline: dict[str, Any], steps: int) -> None:
-    job = spec(pipeline=pipeline)
+    job = spec(pipeline=pipeline, checkpoint={"everySteps": 10})
     assert steps_held(job) == steps
     check_capacity(job, steps * ONE)
     with pytest.raises(InvalidJobError, match=f"cannot hold {steps} steps"):
         check_capacity(job, steps * ONE - 1)
+
+
+def test_steps_stay_in_the_store_for_as_long_as_they_may_be_replayed() -> None:
+    def kept(**pipeline: object) -> int:
+        return kept_steps(spec(pipeline=pipeline, checkpoint={"everySteps": 10}))
+
+    assert kept() == 0
+    assert kept(replay={"share": 1, "maxAge": 3}) == 3
+    # Rolled back to a checkpoint, a deterministic job replays what it did the first time.
+    assert kept(replay={"share": 1, "maxAge": 3}, deterministic=True) == 13
 
 
 def test_a_server_without_a_bound_holds_everything() -> None:
@@ -65,5 +76,11 @@ def test_the_message_says_what_to_change() -> None:
         r"groups of 4 episodes: .* needs 1 MiB; raise it",
     ):
         check_capacity(spec(pipeline={"maxStaleness": 1}), 1000)
+    replay = {"deterministic": True, "replay": {"share": 1, "maxAge": 3}}
+    with pytest.raises(
+        InvalidJobError,
+        match=r"9 steps \(1 \+ maxStaleness 0 \+ replay.maxAge 3 \+ checkpoint.everySteps 5\)",
+    ):
+        check_capacity(spec(pipeline=replay, checkpoint={"everySteps": 5}), 1000)
     with pytest.raises(InvalidJobError, match=r"store\.url: the server's maxmemory: 0 MiB"):
         check_capacity(spec(store={"url": "redis://x"}), 1000)

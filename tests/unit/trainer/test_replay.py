@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import MARLJobSpec
-from flexmarl.trainer.replay import choose, kept_steps
+from flexmarl.trainer.replay import choose
 
 
 @given(
@@ -27,24 +26,3 @@ def test_replayed_groups_are_distinct_ones_of_the_last_steps(
 def test_another_seed_chooses_others() -> None:
     chosen = {tuple(choose(9, 8, share=0.5, max_age=2, seed=seed)) for seed in range(20)}
     assert len(chosen) > 15
-
-
-def spec(**pipeline: object) -> MARLJobSpec:
-    return MARLJobSpec.model_validate(
-        {
-            "policies": [{"name": "p"}],
-            "agents": [{"name": "a", "policy": "p"}],
-            "workflow": {"name": "debate"},
-            "data": {"uri": "gym://chain_sum"},
-            "steps": 1,
-            "checkpoint": {"everySteps": 10},
-            "pipeline": pipeline,
-        }
-    )
-
-
-def test_steps_stay_in_the_store_for_as_long_as_they_may_be_replayed() -> None:
-    assert kept_steps(spec()) == 0
-    assert kept_steps(spec(replay={"share": 1, "maxAge": 3})) == 3
-    # Rolled back to a checkpoint, a deterministic job replays what it did the first time.
-    assert kept_steps(spec(replay={"share": 1, "maxAge": 3}, deterministic=True)) == 13

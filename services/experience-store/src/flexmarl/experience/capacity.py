@@ -25,10 +25,21 @@ def step_bytes(spec: MARLJobSpec) -> int:
     return spec.batch.tasks_per_step * spec.batch.group_size * each * TOKEN_BYTES
 
 
+def kept_steps(spec: MARLJobSpec) -> int:
+    """How many steps' groups stay in the store behind a commit.
+
+    A deterministic job that rolls back to a checkpoint has to replay what it replayed the first
+    time: all that was trained since the checkpoint stays, too.
+    """
+    replay = spec.pipeline.replay
+    if replay is None:
+        return 0
+    return replay.max_age + (spec.checkpoint.every_steps if spec.pipeline.deterministic else 0)
+
+
 def steps_held(spec: MARLJobSpec) -> int:
     """How many steps may lie in the store at once: the one that is trained, later ones, replay."""
-    replay = spec.pipeline.replay
-    return 1 + spec.pipeline.max_staleness + (replay.max_age if replay else 0)
+    return 1 + spec.pipeline.max_staleness + kept_steps(spec)
 
 
 def check_capacity(spec: MARLJobSpec, max_memory: int) -> None:
@@ -40,6 +51,8 @@ def check_capacity(spec: MARLJobSpec, max_memory: int) -> None:
     counted = "1" + (f" + maxStaleness {spec.pipeline.max_staleness}" * (steps > 1))
     if spec.pipeline.replay:
         counted += f" + replay.maxAge {spec.pipeline.replay.max_age}"
+        if spec.pipeline.deterministic:
+            counted += f" + checkpoint.everySteps {spec.checkpoint.every_steps}"
     batch = spec.batch
     raise InvalidJobError(
         f"{field}: {max_memory >> 20} MiB cannot hold {steps} steps ({counted}) of "

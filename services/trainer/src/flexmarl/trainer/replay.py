@@ -5,7 +5,6 @@ The choice is a pure function of the seed, so that whoever repeats a step repeat
 
 from random import Random
 
-from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import LeasedGroup
 
@@ -27,18 +26,6 @@ def choose(
     ]
     wanted = min(len(places), int(share * groups + 0.5))
     return sorted(Random(seed).sample(places, wanted))
-
-
-def kept_steps(spec: MARLJobSpec) -> int:
-    """How many steps' groups stay in the store behind a commit.
-
-    A deterministic job that rolls back to a checkpoint has to replay what it replayed the first
-    time: all that was trained since the checkpoint stays, too.
-    """
-    replay = spec.pipeline.replay
-    if replay is None:
-        return 0
-    return replay.max_age + (spec.checkpoint.every_steps if spec.pipeline.deterministic else 0)
 
 
 async def lease_places(

@@ -16,6 +16,7 @@ import structlog
 
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.v1 import weights_pb2
+from flexmarl.experience.capacity import kept_steps
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.runtime.errors import (
     FencedError,
@@ -30,7 +31,6 @@ from flexmarl.trainer.admission import incomparable_agents
 from flexmarl.trainer.advantage import WHOLE_STEP
 from flexmarl.trainer.compute import Compute
 from flexmarl.trainer.home import Home, Resident, serves
-from flexmarl.trainer.replay import kept_steps
 from flexmarl.trainer.step import Step
 
 log = structlog.get_logger()
