@@ -59,6 +59,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         self.loads: list[tuple[str, int]] = []
         self.corrupt = False
         self.on_load: Callable[[int], None] = lambda version: None
+        self.gates: dict[int, asyncio.Event] = {}
+        """Versions that take until their event is set to be loaded."""
 
     def restart(self) -> None:
         """As a process that comes up with nothing loaded."""
@@ -67,6 +69,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
     async def LoadWeights(self, request: Any, context: Any) -> engine_pb2.LoadWeightsResponse:
         weights = request.weights
         self.on_load(weights.version)
+        if gate := self.gates.get(weights.version):
+            await gate.wait()
         self.policy, self.version = request.policy, weights.version
         self.checksum = "corrupt" if self.corrupt else weights.checksum
         self.loads.append((self.policy, self.version))

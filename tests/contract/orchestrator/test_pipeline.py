@@ -134,6 +134,50 @@ async def test_groups_of_later_steps_go_on_during_an_evaluation_at_one_version(
         assert not any(route.HasField("min_version") for r in asked for route in r.routes)
 
 
+async def test_places_for_which_the_old_version_will_do_do_not_wait_while_engines_load(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """Two groups at a time, so that some of step 1 are not issued when step 0 is trained."""
+    job = make_job(steps=4, pipeline=stale(1))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        loaded = asyncio.Event()
+        for engine in around.engines.values():
+            engine.gates[1] = loaded
+        held = [(1, 0), (1, 1)]
+        worker.gates.update({place: asyncio.Event() for place in held})
+        loading: list[int] = []
+        for engine in around.engines.values():
+            engine.on_load = loading.append
+        run = asyncio.ensure_future(around.run(replace(QUICK, episodes_in_flight=4)))
+        await until(lambda: loading.count(1) == 2)
+        assert set(held) <= set(map(at, around.requests))
+        for place in held:
+            worker.gates[place].set()
+        await until(lambda: (1, 5) in map(at, around.requests))
+        assert not loaded.is_set()
+        loaded.set()
+        await run
+        around.assert_every_task_was_trained_once()
+
+
+async def test_without_staleness_groups_wait_for_their_version(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        loaded, loading = asyncio.Event(), list[int]()
+        for engine in around.engines.values():
+            engine.gates[1] = loaded
+            engine.on_load = loading.append
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: loading.count(1) == 2)
+        await asyncio.sleep(0.3)
+        assert {request.id.step for request in around.requests} == {0}
+        loaded.set()
+        await run
+        around.assert_trained_as_if_nothing_had_happened()
+
+
 async def test_a_straggler_is_trained_in_a_later_step_but_not_later_than_allowed(
     tmp_path: Path, store_server: Server
 ) -> None:

@@ -190,7 +190,7 @@ class Rollouts:
     def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
         engines, task = self._parts.engines, self._task(group)
         policies = self._tasks.participants(task)
-        versions = map(engines.version, self._local if policies is None else policies)
+        versions = map(self._served, self._local if policies is None else policies)
         if self._draws is None:
             newest = group[0]
             oldest = max(0, newest - self._staleness)
@@ -211,6 +211,15 @@ class Rollouts:
         request.hold = self._draws is not None
         request.final = refill >= self._most_refills
         return request
+
+    def _served(self, policy: str) -> int | None:
+        """The version that engines of the policy hold or, where a turn may begin with an older one,
+        are about to; None: not known."""
+        version = self._parts.engines.version(policy)
+        published = self._parts.training.weights.get(policy)
+        if version is None and self._staleness and published is not None:
+            return published.version
+        return version
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
