@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import structlog
 
-from flexmarl.controller.cache import WATCHED, Key, Objects
+from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.findings import no_gangs, refused
 from flexmarl.controller.metrics import APPLIES
@@ -19,8 +21,10 @@ from flexmarl.controller.names import JOB_LABEL, MADE_BY, ROLE_LABEL, STEPS, Man
 from flexmarl.controller.observed import Finding
 from flexmarl.controller.render import WORKLOADS
 
-AGAIN_SECONDS = 600.0
-"""After so long an object is applied again even if nobody seems to have touched it."""
+AT_ONCE = 8
+"""Requests of one job's look."""
+YOUNG_SECONDS = 5.0
+"""After an object was applied it may not be seen yet."""
 UNWATCHED = ("Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy")
 EVIDENCE = "evidence"
 """Role of what stays of a job's pods when they are gone."""
@@ -32,6 +36,8 @@ log = structlog.get_logger()
 class _Applied:
     digest: str
     generation: int
+    version: str
+    """Of the object in the API server."""
     at: float
 
 
@@ -41,25 +47,49 @@ class Applier:
     def __init__(self, cluster: Cluster, made_by: str) -> None:
         self._cluster, self._made_by = cluster, made_by
         self._applied: dict[tuple[Key, str, str], _Applied] = {}
+        self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
+        """What a job's objects were rendered from, and which they are."""
         self._cleaned: set[tuple[Key, str]] = set()
 
     async def apply(
         self, key: Key, manifests: Sequence[Manifest], there: Objects, templates: bool
     ) -> list[Finding]:
         """What could not be applied. `templates`: users have changed pods, so try first."""
-        findings: list[Finding] = []
+        self._rendered.pop(key, None)
         todo = [one for one in manifests if self._differs(key, one, there)]
-        if templates and any(reference(one) not in there.children for one in todo):
-            for manifest in todo:
-                if manifest["kind"] in WORKLOADS:
-                    findings += await self._try(manifest)
-        if findings:
-            return findings
-        for manifest in todo:
-            findings += await self._one(key, manifest, there)
-            if findings and manifest["kind"] == "PodGroup":
+        pods = [one for one in todo if one["kind"] in WORKLOADS]
+        if templates and any(reference(one) not in there.children for one in pods):
+            refusals = await _each(self._try, pods)
+            if any(refusals):
+                return [*chain(*refusals)]
+        first = [one for one in todo if one["kind"] not in WORKLOADS]  # what pods need
+        findings: list[Finding] = []
+        for manifest, found in zip(first, await self._all(key, first, there), strict=True):
+            findings += found
+            if found and manifest["kind"] == "PodGroup":
                 return findings  # pods would start one by one
-        return findings
+        return [*findings, *chain(*await self._all(key, pods, there))]
+
+    def holds(self, key: Key, source: Hashable, there: Objects) -> bool:
+        """Whether everything rendered from the same `source` is as it was applied."""
+        known, names = self._rendered.get(key, (None, []))
+        return known == source and not any(self._touched(key, *name, there) for name in names)
+
+    def remember(self, key: Key, source: Hashable, manifests: Iterable[Manifest]) -> None:
+        """All of `manifests`, rendered from `source`, are applied."""
+        self._rendered[key] = source, [reference(one) for one in manifests]
+
+    def compare(self, kind: str, listed: Iterable[Manifest]) -> None:
+        """Of objects that nobody watches: what another has changed or deleted is applied again."""
+        versions = {
+            (key, kind, one["metadata"]["name"]): one["metadata"]["resourceVersion"]
+            for one in listed
+            if (key := key_of(kind, one)) is not None
+        }
+        for at, known in list(self._applied.items()):
+            young = time.monotonic() - known.at < YOUNG_SECONDS  # perhaps younger than the list
+            if at[1] == kind and not young and versions.get(at) != known.version:
+                del self._applied[at]
 
     async def keep_only(
         self,
@@ -97,18 +127,32 @@ class Applier:
         """Nothing of the job is known to be applied any more."""
         for known in [known for known in self._applied if known[0] == key]:
             del self._applied[known]
+        self._rendered.pop(key, None)
         self._cleaned = {cleaned for cleaned in self._cleaned if cleaned[0] != key}
+
+    async def _all(
+        self, key: Key, manifests: Sequence[Manifest], there: Objects
+    ) -> list[list[Finding]]:
+        async def one(manifest: Manifest) -> list[Finding]:
+            return await self._one(key, manifest, there)
+
+        return await _each(one, manifests)
 
     def _differs(self, key: Key, manifest: Manifest, there: Objects) -> bool:
         kind, name = reference(manifest)
         known = self._applied.get((key, kind, name))
         if known is None or known.digest != _digest(manifest):
             return True
-        if time.monotonic() - known.at > AGAIN_SECONDS:
+        return self._touched(key, kind, name, there)
+
+    def _touched(self, key: Key, kind: str, name: str, there: Objects) -> bool:
+        """Whether it may be other than it was applied."""
+        known = self._applied.get((key, kind, name))
+        if known is None:
             return True
         found = there.children.get((kind, name))
         if kind in WATCHED and found is None:  # just made and not seen yet, or deleted by somebody
-            return time.monotonic() - known.at > 5
+            return time.monotonic() - known.at > YOUNG_SECONDS
         return found is not None and found["metadata"].get("generation", 0) > known.generation
 
     async def _one(self, key: Key, manifest: Manifest, there: Objects) -> list[Finding]:
@@ -130,8 +174,12 @@ class Applier:
             log.warning("refused", kind=kind, name=name, error=str(error))
             return [refused(f"{kind} {name}", str(error))]
         APPLIES.labels(kind).inc()
+        metadata = made["metadata"]
         self._applied[key, kind, name] = _Applied(
-            _digest(manifest), int(made["metadata"].get("generation", 0)), time.monotonic()
+            _digest(manifest),
+            int(metadata.get("generation", 0)),
+            metadata["resourceVersion"],
+            time.monotonic(),
         )
         return []
 
@@ -169,6 +217,25 @@ class Applier:
             text = f"{kind} {name}: {error}; mend the template of the role or pool"
             return [Finding("TemplateInvalid", text, fatal=True)]
         return []
+
+
+async def _each(
+    act: Callable[[Manifest], Coroutine[Any, Any, list[Finding]]], manifests: Sequence[Manifest]
+) -> list[list[Finding]]:
+    """What `act` finds for each, some at once; all are done before the first error is raised."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(manifest: Manifest) -> list[Finding]:
+        async with gate:
+            return await act(manifest)
+
+    done = await asyncio.gather(*(one(each) for each in manifests), return_exceptions=True)
+    found = []
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found
 
 
 def _digest(manifest: Manifest) -> str:

@@ -20,6 +20,7 @@ PAGE = 500
 PLURALS = {
     "MARLJob": ("apis/flexmarl.io/v1alpha1", "marljobs"),
     "Pod": ("api/v1", "pods"),
+    "Node": ("api/v1", "nodes"),
     "ConfigMap": ("api/v1", "configmaps"),
     "Secret": ("api/v1", "secrets"),
     "Service": ("api/v1", "services"),

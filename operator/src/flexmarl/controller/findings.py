@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from flexmarl.controller.names import ORCHESTRATOR
+from flexmarl.controller.capacity import compared
+from flexmarl.controller.names import EXPERIENCE, ORCHESTRATOR
 from flexmarl.controller.observed import Finding, Observed, Pod
 from flexmarl.runtime.process import HOPELESS
 
@@ -19,7 +20,9 @@ GANG = "pod group is unschedulable"
 """What Kubernetes' own gang scheduling says of pods that wait for others."""
 LONGEST = 400
 """Of the words of others in a sentence."""
-_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
+STORE_WORDS = ("the store", "store.")
+"""With which the last words of the service in front of the store begin when that is at fault."""
+INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
 
 
 def find(seen: Observed) -> list[Finding]:
@@ -43,10 +46,12 @@ def _of_pods(seen: Observed) -> Iterator[Finding]:
                 f"{pod.name} cannot pull its image: {said}; push the image, or give the "
                 "installation image.pullSecrets",
             )
-        elif pod.waiting in UNCONFIGURED and "secret" in said:
+        elif pod.waiting in UNCONFIGURED and "secret" in said.lower():
             yield Finding("SecretMissing", f"{pod.name} cannot start: {said}; create the Secret")
         elif pod.waiting in UNCONFIGURED:
             yield Finding("PodMisconfigured", f"{pod.name} cannot start: {said}")
+        elif (found := _store(pod)) is not None:
+            yield found
         elif pod.waiting in RESTARTING:
             words = last_words(pod)
             yield Finding(
@@ -58,9 +63,23 @@ def _of_pods(seen: Observed) -> Iterator[Finding]:
             stuck.setdefault(pod.unschedulable, []).append(pod)
     gang = [pod for message in [*stuck] if GANG in message for pod in stuck.pop(message)]
     for message, pods in stuck.items():
-        yield _unschedulable(message, pods, seen.pods, gang)
+        yield _unschedulable(message, pods, gang, seen)
     if gang and not stuck:
         yield Finding("GangWaiting", f"{len(gang)} pods start together once there is room for all")
+
+
+def _store(pod: Pod) -> Finding | None:
+    """Whether the service in front of the store ended for want of it, and is not back."""
+    words = last_words(pod)
+    if pod.role != EXPERIENCE or pod.ready or not words.startswith(STORE_WORDS):
+        return None
+    if pod.ended is not None and pod.ended.exit_code == HOPELESS:
+        return None
+    return Finding(
+        "StoreUnreachable",
+        f"{pod.name}: {words}; see whether the store runs and admits the job's pods, and whether "
+        "the URL in store.url or in the Secret of store.secretRef is right",
+    )
 
 
 def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
@@ -78,16 +97,14 @@ def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
         )
 
 
-def _unschedulable(
-    message: str, pods: list[Pod], everyone: Iterable[Pod], gang: Sequence[Pod]
-) -> Finding:
+def _unschedulable(message: str, pods: list[Pod], gang: Sequence[Pod], seen: Observed) -> Finding:
     """`gang`: those that wait for these."""
     said, names = shortened(message), ", ".join(sorted(pod.name for pod in pods)[:3])
     more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
     who = f"{names}{more}"
     like = {(pod.role, pod.pool) for pod in pods}
-    placed = sum(bool(pod.node) for pod in everyone if (pod.role, pod.pool) in like)
-    lacking = sorted(set(_INSUFFICIENT.findall(message)))
+    placed = sum(bool(pod.node) for pod in seen.pods if (pod.role, pod.pool) in like)
+    lacking = sorted(set(INSUFFICIENT.findall(message)))
     if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
         return Finding(
             "ClaimPending",
@@ -104,7 +121,8 @@ def _unschedulable(
         return Finding(
             "InsufficientCapacity",
             f"{wanted} pods wanted, {placed} placed: no node has enough "
-            f"{', '.join(lacking)} left for {who} ({said}); free or add nodes, or {less}",
+            f"{', '.join(lacking)} left for {who} ({_numbers(lacking, pods, seen) or said}); "
+            f"free or add nodes, or {less}",
         )
     if "affinity" in message or "selector" in message or "taint" in message:
         return Finding(
@@ -113,6 +131,18 @@ def _unschedulable(
             "label the nodes",
         )
     return Finding("Unschedulable", f"{who}: {said}")
+
+
+def _numbers(lacking: Iterable[str], pods: Sequence[Pod], seen: Observed) -> str:
+    """Of each resource that is lacking: wanted and free. Nothing when nodes are not known."""
+    if seen.rooms is None:
+        return ""
+    wishes = [pod.node_selector.items() for pod in pods]
+    nodes = [
+        node for node in seen.rooms.nodes if any(wish <= node.labels.items() for wish in wishes)
+    ]
+    asked = [pod.requests for pod in pods]
+    return "; ".join(compared(each, asked, nodes, seen.rooms.exact) for each in lacking)
 
 
 def _of_workloads(seen: Observed) -> Iterator[Finding]:

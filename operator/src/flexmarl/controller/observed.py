@@ -8,7 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from flexmarl.contracts.preparation import CONTAINER, Report
+from flexmarl.controller.capacity import Amounts, Rooms, requests
 from flexmarl.controller.names import POLICY_LABEL, POOL_LABEL, ROLE_LABEL, Manifest
+
+SILENT_SECONDS = 5.0
 
 
 class JobState(StrEnum):
@@ -50,7 +54,16 @@ class Pod:
     """Reason why a container does not start."""
     waiting_message: str = ""
     unschedulable: str = ""
+    requests: Amounts = field(default_factory=dict)
+    """What it asks of a node; known of a pod that finds none."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     ended: Ended | None = None
+    prepared: bool = True
+    """Its first container has ended well."""
+    unprepared: Ended | None = None
+    """How that one failed last."""
+    report: Report | None = None
+    """What it said last."""
     disrupted: bool = False
     """Failed by no fault of its own: evicted, preempted, its node gone."""
 
@@ -66,6 +79,9 @@ class Workload:
     trouble: str = ""
     """What keeps it from making pods, in the API server's words."""
     deleting: bool = False
+    uid: str = ""
+    silent: bool = False
+    """It lacks pods for longer than making them takes, and its conditions do not say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,8 @@ class Observed:
     progress: Progress | None = None
     findings: tuple[Finding, ...] = ()
     """Of what could not be applied."""
+    rooms: Rooms | None = None
+    """Of the nodes; None: nobody needs it, or the controller may not know."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Role -> restarts that one container may have."""
 
@@ -118,9 +136,12 @@ class Observed:
         """Every pod that is wanted is there and ready."""
         if not self.workloads:
             return False
-        wanted = sum(one.replicas for one in self.workloads if one.kind != "Job") + 1
         ready = [pod for pod in self.pods if pod.ready and not pod.deleting]
-        return len(ready) >= wanted
+        return len(ready) >= self.wanted_pods
+
+    @property
+    def wanted_pods(self) -> int:
+        return sum(one.replicas for one in self.workloads if one.kind != "Job") + 1
 
 
 def seconds(text: str | None) -> float:
@@ -143,14 +164,20 @@ def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
 def pod(manifest: Mapping[str, Any]) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status", {})
     marks = metadata.get("labels", {})
-    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    everyone = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    containers = [one for one in everyone if one["name"] != CONTAINER]
+    first: Manifest = next((one for one in everyone if one["name"] == CONTAINER), {})
+    has_first = any(one["name"] == CONTAINER for one in manifest["spec"].get("initContainers", ()))
+    unprepared = _ended([first])
     conditions = {one["type"]: one for one in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
     waiting: Manifest = next(
-        (state for one in containers if (state := one.get("state", {}).get("waiting"))), {}
+        (state for one in everyone if (state := one.get("state", {}).get("waiting"))), {}
     )
+    if waiting.get("reason") == "CrashLoopBackOff" and "waiting" in first.get("state", {}):
+        waiting = {}  # its last words say more
     counts = [int(one.get("restartCount", 0)) for one in containers]
-    failed = status.get("phase") == "Failed"
+    failed = status.get("phase") == "Failed" and unprepared is None
     stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return Pod(
         name=metadata["name"],
@@ -168,12 +195,17 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if stuck else "",
+        requests=requests(manifest["spec"]) if stuck else {},
+        node_selector=manifest["spec"].get("nodeSelector", {}),
         ended=_ended(containers),
+        prepared=not has_first or _ended_well(first),
+        unprepared=unprepared,
+        report=_report(first),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
     )
 
 
-def workload(manifest: Mapping[str, Any], made_by: str, steps: str) -> Workload:
+def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) -> Workload:
     """`made_by` and `steps` are the names of annotations."""
     metadata = manifest["metadata"]
     notes = metadata.get("annotations", {})
@@ -182,6 +214,7 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str) -> Workload:
         for one in manifest.get("status", {}).get("conditions", ())
         if one["type"] == "ReplicaFailure" and one["status"] == "True"
     ]
+    old = now - seconds(metadata.get("creationTimestamp")) > SILENT_SECONDS
     return Workload(
         kind=manifest["kind"],
         name=metadata["name"],
@@ -191,7 +224,29 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str) -> Workload:
         steps=notes.get(steps, ""),
         trouble=next(iter(failures), ""),
         deleting="deletionTimestamp" in metadata,
+        uid=metadata["uid"],
+        silent=old and not failures and _lacks_pods(manifest),
     )
+
+
+def _lacks_pods(manifest: Mapping[str, Any]) -> bool:
+    status = manifest.get("status", {})
+    if manifest["kind"] == "Job":
+        return not any(status.get(each) for each in ("active", "succeeded", "failed", "conditions"))
+    return int(status.get("replicas", 0)) < int(manifest["spec"].get("replicas", 1))
+
+
+def _ended_well(container: Mapping[str, Any]) -> bool:
+    found = container.get("state", {}).get("terminated")
+    return found is not None and found.get("exitCode") == 0
+
+
+def _report(container: Mapping[str, Any]) -> Report | None:
+    """Of the container that prepares a pod, from its last end."""
+    for state in (container.get("state", {}), container.get("lastState", {})):
+        if found := state.get("terminated"):
+            return Report.read(found.get("message", ""))
+    return None
 
 
 def _ended(containers: Iterable[Manifest]) -> Ended | None:

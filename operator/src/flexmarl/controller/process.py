@@ -18,11 +18,12 @@ from aiohttp import web
 from prometheus_client import start_http_server
 from pydantic import ValidationError
 
+from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import WATCHED, Cache, Key
 from flexmarl.controller.cluster import Cluster, connected
 from flexmarl.controller.metrics import ERRORS, RECONCILES
-from flexmarl.controller.names import JOB_LABEL
+from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.store import RedisError
@@ -88,14 +89,7 @@ class Controller:
     ) -> None:
         self._settings, self._cluster, self._asker = settings, cluster, asker
         self._cache, self._wakes = Cache(), Wakes()
-        self._reconciler = Reconciler(
-            cluster,
-            self._cache,
-            asker,
-            settings.installation(),
-            settings.store_url,
-            settings.managed_by,
-        )
+        self._reconciler = Reconciler(settings, cluster, self._cache, asker)
         self._pauses: dict[Key, float] = {}
         self._synced = time.monotonic()
 
@@ -138,15 +132,20 @@ class Controller:
             try:
                 for kind in WATCHED:
                     await self._compare(kind)
+                for kind in UNWATCHED:
+                    self._reconciler.compare(kind, await self._listed(kind, metadata_only=True))
+                await self._sweep()
                 for key in self._cache.jobs():
                     self._wakes.wake(key)
-                await self._reconciler.sweep()
                 self._synced = time.monotonic()
-            except (RedisError, OSError) as error:
-                self._synced = time.monotonic()
-                log.warning("the store does not answer", error=str(error))
             except Exception:  # the border: the health check tells if it goes on
                 log.exception("resync failed")
+
+    async def _sweep(self) -> None:
+        try:
+            await self._reconciler.sweep()
+        except (RedisError, OSError) as error:
+            log.warning("the store does not answer", error=str(error))
 
     async def ask(self) -> None:
         """Until cancelled, ask orchestrators how far they are."""
@@ -166,21 +165,23 @@ class Controller:
             await asyncio.gather(*(one(key) for key in self._cache.jobs()))
 
     async def _compare(self, kind: str) -> None:
+        lost, newer = self._cache.resync(kind, await self._listed(kind, metadata_only=True))
+        for key in lost:
+            self._wakes.wake(key)
+        if newer:
+            for item in await self._listed(kind):
+                self._cache.put(kind, item)
+
+    async def _listed(self, kind: str, *, metadata_only: bool = False) -> list[Manifest]:
+        """All of it that is ours."""
         labels = "" if kind == "MARLJob" else JOB_LABEL
         everywhere: list[str | None] = [*self._settings.namespaces] or [None]
+        found = []
         for namespace in everywhere:
-            found = await self._cluster.listed(kind, namespace, labels=labels, metadata_only=True)
-            # Of one namespace nothing can be said about what the others have lost.
-            lost, newer = (
-                self._cache.resync(kind, found)
-                if namespace is None or len(self._settings.namespaces) == 1
-                else (set(), True)
+            found += await self._cluster.listed(
+                kind, namespace, labels=labels, metadata_only=metadata_only
             )
-            for key in lost:
-                self._wakes.wake(key)
-            if newer:
-                for item in await self._cluster.listed(kind, namespace, labels=labels):
-                    self._cache.put(kind, item)
+        return found
 
 
 def watching(

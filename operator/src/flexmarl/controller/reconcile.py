@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,19 +22,23 @@ from flexmarl.controller.apply import Applier
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Cache, Key, Objects
 from flexmarl.controller.cluster import Cluster, RefusedError
-from flexmarl.controller.findings import find
+from flexmarl.controller.findings import INSUFFICIENT, find
 from flexmarl.controller.metrics import Series
-from flexmarl.controller.names import MADE_BY, ORCHESTRATOR, STEPS, Manifest, child
+from flexmarl.controller.names import EXPERIENCE, MADE_BY, ORCHESTRATOR, STEPS, Manifest, child
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod, Progress
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Wish, plan
 from flexmarl.controller.reading import document, read
 from flexmarl.controller.render import WORKLOADS, group, kept, render
-from flexmarl.controller.render.parts import Installation, Subject
+from flexmarl.controller.render.parts import Subject
+from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, overdue, phase_of
 from flexmarl.controller.store import JobUsers, RedisError, url_for, user_of
+from flexmarl.controller.troubles import Troubles
 
 NEVER = float("inf")
+AGAIN_SECONDS = 10.0
+"""After so long pods that lack are looked for again: that they cannot be made is no change."""
 
 log = structlog.get_logger()
 
@@ -41,18 +46,17 @@ log = structlog.get_logger()
 class Reconciler:
     def __init__(
         self,
+        settings: ControllerSettings,
         cluster: Cluster,
         cache: Cache,
         orchestrators: Orchestrators,
-        installation: Installation,
-        store_url: str = "",
-        managed_by: str = CONTROLLER,
     ) -> None:
-        self._managed_by = managed_by
         self._cluster, self._cache, self._orchestrators = cluster, cache, orchestrators
-        self._installation, self._store_url = installation, store_url
-        self._users = JobUsers(store_url) if store_url else None
-        self._applier = Applier(cluster, installation.made_by)
+        self._managed_by, self._store_url = settings.managed_by, settings.store_url
+        self._installation = settings.installation()
+        self._users = JobUsers(settings.store_url) if settings.store_url else None
+        self._applier = Applier(cluster, self._installation.made_by)
+        self._troubles = Troubles(cluster, settings.namespaces)
         self._series = Series()
         self._tokens: dict[str, tuple[str, str]] = {}
         """By uid of the job: token of its processes, password of its user in the store."""
@@ -72,7 +76,7 @@ class Reconciler:
             return NEVER
         job, problems = read(manifest)
         before: Manifest = manifest.get("status") or {}
-        seen = self._observe(key, there, job, problems)
+        seen = await self._asked(key, self._observe(key, there, job, problems))
         findings = find(seen)
         late = overdue(before, seen)
         phase = next_phase(phase_of(before), seen, findings, overdue=late)
@@ -100,7 +104,8 @@ class Reconciler:
             phase = next_phase(phase_of(before), seen, findings, overdue=late)
             status = next_status(before, seen, findings, phase, _spec(job))
         await self._write(key, manifest, status)
-        return todo.again
+        lacking = any(one.silent or one.trouble for one in seen.workloads)
+        return min(todo.again, seen.now + AGAIN_SECONDS) if lacking else todo.again
 
     def asks(self, key: Key) -> tuple[str, str, str] | None:
         """Uid, address and token to ask the job's orchestrator with; None: there is none."""
@@ -116,6 +121,10 @@ class Reconciler:
         news = self._progress.get(key) != progress
         self._progress[key] = progress
         return news
+
+    def compare(self, kind: str, listed: list[Manifest]) -> None:
+        """With all objects of a kind that nobody watches."""
+        self._applier.compare(kind, listed)
 
     async def sweep(self) -> None:
         """Remove from the store what is left of jobs that are gone."""
@@ -136,12 +145,13 @@ class Reconciler:
         self, key: Key, there: Objects, job: MARLJob | None, problems: tuple[str, ...]
     ) -> Observed:
         assert there.job is not None
+        now = time.time()
         metadata, spec = there.job["metadata"], there.job["spec"]
         leader = there.children.get(("Job", child(key.name, "orchestrator")))
         state, reason = seeing.job_state(leader)
         limits = {} if job is None else _limits(job)
         return Observed(
-            now=time.time(),
+            now=now,
             name=key.name,
             generation=metadata.get("generation", 1),
             created=seeing.seconds(metadata.get("creationTimestamp")),
@@ -152,17 +162,32 @@ class Reconciler:
             orchestrator=state,
             orchestrator_reason=reason,
             pods=tuple(seeing.pod(one) for one in there.of("Pod")),
-            workloads=tuple(seeing.workload(one, MADE_BY, STEPS) for one in there.of(*WORKLOADS)),
+            workloads=tuple(
+                seeing.workload(one, MADE_BY, STEPS, now) for one in there.of(*WORKLOADS)
+            ),
             progress=self._progress.get(key) if state is JobState.ACTIVE else None,
             findings=self._findings.get(key, ()),
             limits=limits,
         )
 
+    async def _asked(self, key: Key, seen: Observed) -> Observed:
+        """With what only the API server knows of pods that lack or find no node."""
+        if any(one.silent for one in seen.workloads):
+            said = await self._troubles.failures(key.namespace)
+            workloads = (
+                replace(one, trouble=said.get(one.uid, "")) if one.silent else one
+                for one in seen.workloads
+            )
+            seen = replace(seen, workloads=tuple(workloads))
+        if any(INSUFFICIENT.search(pod.unschedulable) for pod in seen.pods):
+            seen = replace(seen, rooms=await self._troubles.rooms())
+        return seen
+
     async def _bring_about(
         self, key: Key, job: MARLJob, manifest: Manifest, there: Objects
     ) -> None:
         try:
-            subject = await self._subject(job, manifest)
+            subject = await self._subject(job, manifest, there)
         except (RedisError, OSError) as error:
             text = (
                 f"the store of the installation does not admit the job ({error}); see whether its "
@@ -171,9 +196,16 @@ class Reconciler:
             self._findings[key] = (Finding("StoreUnreachable", text),)
             return
         wanted = self._progress[key].wanted if key in self._progress else {}
+        # All that a job's objects are rendered from and that may change while it lives.
+        generation = manifest["metadata"].get("generation", 1)
+        source = subject.uid, generation, subject.token, subject.store_url, _frozen(wanted)
+        if self._applier.holds(key, source, there):
+            return
         manifests = render(subject, self._installation, wanted)
         found = await self._applier.apply(key, manifests, there, _has_templates(job))
         self._findings[key] = tuple(found)
+        if not found:
+            self._applier.remember(key, source, manifests)
 
     async def _clear(
         self, key: Key, job: MARLJob | None, manifest: Manifest, there: Objects
@@ -199,7 +231,7 @@ class Reconciler:
             if not await self._orchestrators.save(uid, pod.ip, token):
                 log.warning("the orchestrator does not answer", job=manifest["metadata"]["name"])
 
-    async def _subject(self, job: MARLJob, manifest: Manifest) -> Subject:
+    async def _subject(self, job: MARLJob, manifest: Manifest, there: Objects) -> Subject:
         metadata = manifest["metadata"]
         uid, where = metadata["uid"], (metadata["namespace"], metadata["name"])
         token, password = await self._credentials(manifest)
@@ -207,7 +239,7 @@ class Reconciler:
         own = job.spec.store.url or job.spec.store.secret_ref
         if self._users is not None and not own:
             user = user_of(*where, uid)
-            if user not in self._admitted:
+            if user not in self._admitted or _lost_its_store(there):
                 await self._users.admit(*where, uid, password)
                 self._admitted.add(user)
             url = url_for(self._store_url, user, password)
@@ -300,6 +332,16 @@ def _limits(job: MARLJob) -> dict[str, int]:
         "trainer": roles.trainer.restart_policy.max,
         "experience": roles.experience.restart_policy.max,
     }
+
+
+def _frozen(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(wanted.items()))
+
+
+def _lost_its_store(there: Objects) -> bool:
+    """Whether the service in front of the store ended and is not back: it may not be admitted."""
+    pods = [seeing.pod(one) for one in there.of("Pod")]
+    return any(pod.role == EXPERIENCE and pod.ended and not pod.ready for pod in pods)
 
 
 def _has_templates(job: MARLJob) -> bool:

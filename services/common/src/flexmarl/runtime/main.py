@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.reading import JobFileError, load_job
-from flexmarl.runtime.errors import InvalidJobError, JobFailedError
+from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.process import HOPELESS, run_until_signalled
 from flexmarl.runtime.settings import Settings
@@ -58,15 +58,19 @@ def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:
 
 @contextmanager
 def hopeless_exit() -> Iterator[None]:
-    """Ends the process with HOPELESS for errors that no restart mends: the last line says which."""
+    """Ends the process for errors that are no bug, the last line says which: with HOPELESS when no
+    restart mends it, with 1 when what it needs does not answer."""
+    code = 1
     try:
         yield
-    except* HOPELESS_ERRORS as errors:
+    except* UnavailableError as errors:
         reason = str(_first(errors))
+    except* HOPELESS_ERRORS as errors:
+        reason, code = str(_first(errors)), HOPELESS
     else:
         return
     print(" ".join(reason.split()), file=sys.stderr)
-    sys.exit(HOPELESS)
+    sys.exit(code)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,0 +1,112 @@
+"""What nodes have left: allocatable resources without what pods asked for; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexmarl.controller.names import Manifest
+
+UNITS = {
+    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
+    **{f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")},
+}
+BYTES = ("memory", "ephemeral-storage", "hugepages-")
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One node that takes pods."""
+
+    labels: Mapping[str, str]
+    total: Amounts
+    free: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    nodes: tuple[Room, ...]
+    exact: bool = True
+    """False: pods of some namespaces are not seen, so that less may be free."""
+
+
+def rooms(
+    nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, exact: bool
+) -> Rooms:
+    taken: dict[str, dict[str, float]] = {}
+    for pod in pods:
+        where = pod["spec"].get("nodeName")
+        if where and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            asked = taken.setdefault(where, {})
+            for resource, amount in {**requests(pod["spec"]), "pods": 1.0}.items():
+                asked[resource] = asked.get(resource, 0.0) + amount
+    found = []
+    for node in nodes:
+        if node["spec"].get("unschedulable"):
+            continue
+        total = amounts(node.get("status", {}).get("allocatable", {}))
+        asked = taken.get(node["metadata"]["name"], {})
+        free = {name: max(0.0, amount - asked.get(name, 0.0)) for name, amount in total.items()}
+        found.append(Room(node["metadata"].get("labels", {}), total, free))
+    return Rooms(tuple(found), exact)
+
+
+def requests(spec: Mapping[str, Any]) -> dict[str, float]:
+    """What the scheduler counts for a pod: its containers and sidecars together, or what one of the
+    containers before them takes."""
+    beside: list[Amounts] = [_asked(one) for one in spec.get("containers", ())]
+    before: list[Amounts] = []
+    for one in spec.get("initContainers", ()):
+        (beside if one.get("restartPolicy") == "Always" else before).append(_asked(one))
+    found = _sum([*beside, amounts(spec.get("overhead", {}))])
+    for asked in before:
+        for resource, amount in asked.items():
+            found[resource] = max(found.get(resource, 0.0), amount)
+    return found
+
+
+def quantity(text: str) -> float:
+    """`100m`, `1.5Gi`, `3`, as Kubernetes writes amounts."""
+    number = text.rstrip("numkKMGTPi")
+    return float(number) * (UNITS[unit] if (unit := text[len(number) :]) else 1.0)
+
+
+def amounts(given: Mapping[str, Any]) -> dict[str, float]:
+    return {name: quantity(str(amount)) for name, amount in given.items()}
+
+
+def shown(resource: str, amount: float) -> str:
+    if not resource.startswith(BYTES):
+        return f"{amount:.4g}"
+    gib = amount / UNITS["Gi"]
+    return f"{gib:.1f} Gi" if gib >= 1 else f"{amount / UNITS['Mi']:.0f} Mi"
+
+
+def compared(resource: str, pods: Iterable[Amounts], nodes: Sequence[Room], exact: bool) -> str:
+    """What pods that found no place want of a resource, and what is left on nodes for them."""
+    asked = [pod.get(resource, 0.0) for pod in pods]
+    free = [node.free.get(resource, 0.0) for node in nodes]
+    total = sum(node.total.get(resource, 0.0) for node in nodes)
+    least = "" if exact else "at most "
+    said = (
+        f"{shown(resource, sum(asked))} {resource} wanted, "
+        f"{least}{shown(resource, sum(free))} free of {shown(resource, total)}"
+    )
+    if free and sum(free) >= max(asked) > max(free):
+        said += f" and no more than {shown(resource, max(free))} on one node"
+    return said
+
+
+def _asked(container: Manifest) -> dict[str, float]:
+    resources = container.get("resources", {})
+    return amounts({**resources.get("limits", {}), **resources.get("requests", {})})
+
+
+def _sum(parts: Iterable[Amounts]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for resource, amount in part.items():
+            found[resource] = found.get(resource, 0.0) + amount
+    return found
