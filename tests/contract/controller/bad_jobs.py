@@ -54,6 +54,12 @@ BAD: dict[str, Document] = {
         policies__0__training={"algorithm": "none"}, policies__1__training={"algorithm": "none"}
     ),
     "no pool is named": changed(policies__0__pools=["gpu"]),
+    "policies that share engines have one engine kind": changed(
+        pools=[POOL],
+        policies__0__pools=["gpu"],
+        policies__1__pools=["gpu"],
+        policies__1__engine={"kind": "transformers"},
+    ),
     "choose another name": changed(agents__0__name="user"),
     "required for an openai engine, but missing": changed(
         policies__0__engine={"kind": "openai"},

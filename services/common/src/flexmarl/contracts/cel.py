@@ -84,6 +84,15 @@ RULES = (
         field=".policies",
     ),
     Rule(
+        "",
+        "!has(self.pools) || self.pools.all(q, q.role != 'engine' || "
+        "['transformers', 'scripted'].exists(k, self.policies.all(p, !has(p.pools) || "
+        f"!(q.name in p.pools) || {_KIND.replace('self', 'p')} == k)))",
+        "engines of several kinds or an API serve the policies of a pool of engines; "
+        "policies that share engines have one engine kind",
+        field=".pools",
+    ),
+    Rule(
         "agents[]",
         "!(self.name in ['system', 'user', 'assistant', 'tool'])",
         "is a role of every chat; choose another name",

@@ -41,10 +41,22 @@ class PoolSpec(Model):
     node_selector: Annotated[dict[str, str], Field(max_length=32)] = {}
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     min: Annotated[int, Field(ge=1, le=256)] = 1
-    """Pods, at least."""
+    """Pods, at least. On one machine: processes."""
     max: Annotated[int, Field(ge=1, le=256)] = 1
     """Pods, at most; between the two as many as the orchestrator wants."""
     template: PodTemplate | None = None
+
+
+class BalancingSpec(Model):
+    """When an engine of a pool goes from one policy to another, and when a pool grows."""
+
+    delta: Annotated[int, Field(ge=1, le=100000)] = 5
+    """Turns that wait or are played, per engine, by which two policies must differ."""
+    hysteresis_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """For how long. Where policies outnumber engines: how long one keeps an engine while another
+    waits for it."""
+    turns_per_engine: Annotated[int, Field(ge=1, le=100000)] = 64
+    """A pool grows, up to its max, until each of its engines has at most so many."""
 
 
 class SecretKey(Model):

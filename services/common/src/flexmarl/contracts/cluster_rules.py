@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from flexmarl.contracts.cluster import PoolRole
+from flexmarl.contracts.job import EngineKind
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, show
 
 CLUSTER_FIELDS = (
-    ("pools",), ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
+    ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
     ("ttlSecondsAfterFinished",), ("cache",), ("shm",), ("network",), ("gang",),
     ("store", "secretRef"), ("data", "secretRef"), ("eval", "data", "secretRef"),
     ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"), ("code", "git"),
@@ -19,6 +20,8 @@ CLUSTER_FIELDS = (
       for role in ("orchestrator", "worker", "engine", "trainer", "experience")),
 )  # fmt: skip
 """Below spec: without a meaning on one machine."""
+POOL_FIELDS = ("gpus", "gpuResource", "nodeSelector", "tolerations", "max", "template")
+"""Of a pool."""
 
 
 def only_on_clusters(document: Any) -> list[str]:
@@ -33,8 +36,10 @@ def only_on_clusters(document: Any) -> list[str]:
             found.append(format_path(place.path))
     for policy in spec["policies"].items():
         warm = policy["training"]["warmStart"]
-        own = (policy["pools"], policy["model"]["secretRef"], warm["data"]["secretRef"])
+        own = (policy["model"]["secretRef"], warm["data"]["secretRef"])
         found += [format_path(place.path) for place in own if place.given]
+    for pool in spec["pools"].items():
+        found += [format_path(pool[key].path) for key in POOL_FIELDS if pool[key].given]
     return found
 
 
@@ -70,13 +75,43 @@ def pools_and_policies_belong_together(spec: Place) -> Iterator[Problem]:
     for name, pool in pools.items():
         if not users[name]:
             yield Problem(pool["name"].path, f"no policy uses {show(name)}", "name it in a policy")
-        most, used = pool["max"].number(1), len(set(users[name]))
-        if pool["role"].text() == PoolRole.ENGINE and most and most < used:
-            yield Problem(
-                pool["max"].path if pool["max"].given else pool.path,
-                f"{show(most)} pods for {used} policies",
-                "each policy needs an engine of its own",
-            )
+
+
+def engines_are_shared_by_the_like(spec: Place) -> Iterator[Problem]:
+    """An engine of a pool serves any policy that names it: one image, one kind."""
+    pools = {
+        name: pool
+        for pool in spec["pools"].items()
+        if (name := pool["name"].text()) and pool["role"].text() == PoolRole.ENGINE
+    }
+    kinds: dict[str, str] = {}
+    alone: set[str] = set()
+    for policy in spec["policies"].items():
+        kind = policy["engine"]["kind"].text() or EngineKind.TRANSFORMERS
+        used = [place for place in policy["pools"].items() if place.text() in pools]
+        for place in used:
+            name = place.text() or ""
+            first = kinds.setdefault(name, kind)
+            if kind == EngineKind.OPENAI:
+                yield Problem(
+                    place.path,
+                    f"{show(name)} has engines, and an API serves the policy",
+                    "remove it",
+                )
+            elif kind != first:
+                yield Problem(
+                    place.path,
+                    f"{show(name)} has engines of kind {first}, the policy's is {kind}",
+                    "policies that share engines have one engine kind",
+                )
+        if not used and kind != EngineKind.OPENAI:
+            alone.add(policy["name"].text() or "")
+    for name in sorted(pools.keys() & alone):
+        yield Problem(
+            pools[name]["name"].path,
+            f"{show(name)} is a policy with engines of its own, too",
+            "choose another name",
+        )
 
 
 def pools_have_room(spec: Place) -> Iterator[Problem]:
@@ -167,6 +202,7 @@ def _trained(policy: Place) -> bool:
 
 CLUSTER_RULES = (
     pools_and_policies_belong_together,
+    engines_are_shared_by_the_like,
     pools_have_room,
     claims_are_found_or_made,
     secrets_are_for_what_is_fetched,

@@ -24,12 +24,14 @@ from flexmarl.contracts.base import (
 )
 from flexmarl.contracts.cluster import (
     CONTROLLER,
+    BalancingSpec,
     CacheSpec,
     ClaimSpec,
     GangSpec,
     GitSpec,
     NetworkSpec,
     PodTemplate,
+    PoolRole,
     PoolSpec,
     SecretKey,
     SecretRef,
@@ -208,8 +210,8 @@ class PolicySpec(Model):
     engine: EngineSpec = EngineSpec()
     training: TrainingSpec = TrainingSpec()
     pools: Annotated[list[Name], Field(max_length=16)] = []
-    """On a cluster: whose engines and slots it may use; none: pods of its own kind, which `roles`
-    count."""
+    """Whose engines and training slots it shares with the others that name them; none: engines of
+    its own, which `roles` count, and any slot."""
 
     @property
     def trained(self) -> bool:
@@ -446,6 +448,7 @@ class MARLJobSpec(Model):
     checkpoint: CheckpointSpec = CheckpointSpec()
     roles: RolesSpec = RolesSpec()
     pools: Annotated[list[PoolSpec], Field(max_length=16)] = []
+    balancing: BalancingSpec = BalancingSpec()
     suspend: bool = False
     """Save the last finished step and delete every pod; false again: go on from there."""
     suspend_timeout: Annotated[int, Field(ge=1, le=86400)] = 300
@@ -469,6 +472,20 @@ class MARLJobSpec(Model):
 
     def agents_of(self, policy: str) -> list[AgentSpec]:
         return [agent for agent in self.agents if agent.policy == policy]
+
+    def pool_of(self, policy: str, role: PoolRole) -> PoolSpec | None:
+        """Which pool of that role the policy uses; None: it has pods of its own."""
+        named = self.policy(policy).pools
+        return next((pool for pool in self.pools if pool.name in named and pool.role is role), None)
+
+    @property
+    def engine_pools(self) -> dict[str, list[str]]:
+        """Pools of engines -> the policies that share them."""
+        found: dict[str, list[str]] = {}
+        for policy in self.local_policies:
+            if pool := self.pool_of(policy, PoolRole.ENGINE):
+                found.setdefault(pool.name, []).append(policy)
+        return found
 
     @property
     def trained_policies(self) -> list[str]:
