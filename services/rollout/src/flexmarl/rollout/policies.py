@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,6 +18,7 @@ import numpy as np
 from prometheus_client import Counter
 
 from flexmarl.contracts.v1 import engine_pb2
+from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.conversation import Generated, History, Ids, Tokens
 from flexmarl.rollout.engine_client import EngineClient, Wanted
 from flexmarl.rollout.engine_pool import EnginePool
@@ -103,9 +105,12 @@ class EnginePolicy:
         pool: EnginePool,
         *,
         min_version: int | None = None,
+        bindings: Bindings | None = None,
     ) -> None:
-        """`min_version`: the oldest that will do; None: `version` alone."""
+        """`min_version`: the oldest that will do; None: `version` alone. `bindings` says instead of
+        `engines` who serves the policy, which may change at any time."""
         self.name = name
+        self._bindings = bindings
         self.versions = Versions(version if min_version is None else min_version, version)
         self._resumes = min_version is not None
         self._wanted = Wanted(name, self.versions.oldest, version)
@@ -115,17 +120,23 @@ class EnginePolicy:
 
     async def generate(self, call: TurnCall) -> Generated:
         """StalePolicyError: the group is void. UnavailableError: no engine came back in time."""
+        with self._bindings.asking(self.name) if self._bindings else nullcontext():
+            return await self._generate(call)
+
+    async def _generate(self, call: TurnCall) -> Generated:
         loop = asyncio.get_running_loop()
         patience = Patience(self._pool.retry_seconds)
         so_far = Partial(call.sampling.max_tokens, self._tokens.eos_ids)
-        address = self._pick(call.engine)
+        address = await self._pick(call, patience, prefer=call.engine)
         while True:
             accepted = loop.call_later(ACCEPTED_SECONDS, call.accepted) if call.away else None
             try:
                 await self._sample(address, call, so_far)
             except UnavailableError as error:
-                # Where turns go on over updates, an engine that is at one is nothing to tell of.
-                if not (self._resumes and isinstance(error, NotYetError)):
+                # Where turns go on over updates, an engine that is at one is nothing to tell of,
+                # and nothing is one that serves another policy now.
+                usual = self._resumes or self._bindings is not None
+                if not (usual and isinstance(error, NotYetError)):
                     self._pool.mark_away(address, str(error))
                 wait = patience.wait(loop.time())
                 if wait is None:
@@ -143,7 +154,7 @@ class EnginePolicy:
             call.away = True
             RETRIES.inc()
             await asyncio.sleep(wait)
-            address = self._pick("", avoid=address)
+            address = await self._pick(call, patience, avoid=address)
 
     async def _sample(self, address: str, call: TurnCall, so_far: Partial) -> None:
         """Ask for the rest of the turn; what was sampled of it is then part of `so_far`."""
@@ -152,7 +163,7 @@ class EnginePolicy:
             result = await client.generate(self._wanted, self._request(call, so_far))
         except StalePolicyError as error:
             if await self._behind(client):
-                raise NotYetError(f"engine {address} has yet to load the version") from error
+                raise NotYetError(f"engine {address} does not hold the version now") from error
             raise
         cut = result.finish_reason == CUT
         if cut and not (self._resumes and result.token_ids):
@@ -181,21 +192,30 @@ class EnginePolicy:
             resumed=so_far.length,
         )
 
-    def _pick(self, prefer: str, avoid: str = "") -> str:
-        if not self._engines:
+    async def _pick(
+        self, call: TurnCall, patience: Patience, *, prefer: str = "", avoid: str = ""
+    ) -> str:
+        engines = self._engines
+        if self._bindings is not None:
+            while not (engines := self._bindings.serving(self.name)):
+                call.away = True
+                await self._bindings.served(self.name)
+                patience.renew()  # it was nobody's turn to answer
+        if not engines:
             raise UnavailableError(f"policy {self.name!r} has no engine")
-        if len(self._engines) == 1:
-            return self._engines[0]
+        if len(engines) == 1:
+            return engines[0]
         loads = {
-            address: self._pool.client(address).load
-            for address in self._engines
-            if address != avoid
+            address: self._pool.client(address).load for address in engines if address != avoid
         }
         return pick_engine(loads, prefer)
 
     async def _behind(self, client: EngineClient) -> bool:
-        """Whether the engine was restarted and had yet to load what the route names."""
+        """Whether the engine was restarted and had yet to load what the route names, or serves
+        another policy of its pool by now."""
         stats = await client.stats()
+        if self._bindings is not None and stats.policy != self.name:
+            return True
         # Not above: it has caught up since.
         return not stats.loaded or (
             stats.policy == self.name and stats.version <= self.versions.newest

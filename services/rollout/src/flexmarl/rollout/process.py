@@ -10,7 +10,6 @@ from pathlib import Path
 import structlog
 
 from flexmarl.contracts.job import MARLJob, PolicySpec
-from flexmarl.contracts.v1 import rollout_pb2_grpc
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer
@@ -21,7 +20,7 @@ from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.plugins import add_code_path
 from flexmarl.rollout.rewards.runner import make_reward
-from flexmarl.rollout.server import RolloutService
+from flexmarl.rollout.server import register
 from flexmarl.rollout.stall import dying_when_stalled
 from flexmarl.rollout.worker import Store, Worker
 from flexmarl.rollout.workflows.registry import make_workflow
@@ -51,9 +50,7 @@ async def serve(settings: Settings, job: MARLJob) -> None:
         ExperienceClient(settings.experience, settings.token) as store,
         working(job, settings.base_dir, settings.token, store) as worker,
         serving(
-            lambda server: rollout_pb2_grpc.add_RolloutServicer_to_server(
-                RolloutService(worker), server
-            ),
+            register(worker),
             settings.listen,
             token=settings.token,
             drain_seconds=settings.drain_seconds,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
-from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
+import grpc.aio
+
+from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc, routing_pb2, routing_pb2_grpc
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import group_id_from_wire, group_id_to_wire
+from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.groups import AgentTally, GroupOrder, GroupResult, Played, RouteTo
 from flexmarl.rollout.worker import Worker
 from flexmarl.runtime.errors import InvalidRequestError
@@ -32,6 +36,34 @@ class RolloutService(rollout_pb2_grpc.RolloutServicer):
         return rollout_pb2.PlaceGroupResponse(
             duplicate=duplicate, store_seconds=time.perf_counter() - started
         )
+
+
+class RoutingService(routing_pb2_grpc.RoutingServicer):
+    def __init__(self, bindings: Bindings) -> None:
+        self._bindings = bindings
+
+    async def Bindings(
+        self, request: routing_pb2.BindingsRequest, context: Any
+    ) -> routing_pb2.BindingsResponse:
+        order = request.incarnation, request.serial
+        serving = {policy: each.engines for policy, each in request.policies.items()}
+        self._bindings.tell(order, serving)
+        return routing_pb2.BindingsResponse(
+            policies={
+                policy: routing_pb2.Work(turns=turns, done=done)
+                for policy, (turns, done) in self._bindings.work().items()
+            }
+        )
+
+
+def register(worker: Worker) -> Callable[[grpc.aio.Server], None]:
+    """Adds the services of `worker` to a server."""
+
+    def add(server: grpc.aio.Server) -> None:
+        rollout_pb2_grpc.add_RolloutServicer_to_server(RolloutService(worker), server)
+        routing_pb2_grpc.add_RoutingServicer_to_server(RoutingService(worker.bindings), server)
+
+    return add
 
 
 def from_wire(request: rollout_pb2.RunGroupRequest) -> GroupOrder:

@@ -6,6 +6,7 @@ A group whose place in a step is decided later waits here until it is (`held`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter as Tally
 from collections import OrderedDict
@@ -20,6 +21,7 @@ from structlog.contextvars import bound_contextvars
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.data.difficulty import as_note, evidence
 from flexmarl.experience.samples import GroupId, PolicySamples
+from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.conversation import PromptEncoder
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.episode import Player, sampling_of
@@ -98,6 +100,7 @@ class Worker:
         self._spec, self._player = spec, player
         self._encoders, self._externals = encoders, externals
         self._pool, self._store, self._filter = pool, store, keep
+        self.bindings = Bindings(itertools.chain(*spec.engine_pools.values()))
         self._held = HeldGroups()
         self._told: set[tuple[str, str]] = set()
         self._slots = asyncio.Semaphore(most_episodes)
@@ -298,6 +301,7 @@ class Worker:
             tokens,
             self._pool,
             min_version=route.min_version,
+            bindings=self.bindings if route.policy in self.bindings else None,
         )
 
 

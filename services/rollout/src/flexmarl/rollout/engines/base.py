@@ -120,8 +120,10 @@ class Engine(Protocol):
         iterator aborts what is unfinished.
         """
 
-    async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef) -> Loaded:
-        """Take other weights. Turns in flight come back as `abort` with what they have.
+    async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef | None) -> Loaded:
+        """Take other weights, of this policy or another that the engine may serve; None: those of
+        the source of a policy that is not trained. Turns in flight come back as `abort` with what
+        they have.
 
         After pause(keep), turns of the same policy go on instead: their KV cache is NOT recomputed,
         tokens sampled from then on see keys and values of the older version, and the turn's

@@ -1,14 +1,16 @@
-"""`flexmarl serve engine`: one inference instance for the policy that the settings name."""
+"""`flexmarl serve engine`: one inference instance, for a policy or for those that share a pool."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import structlog
 
 from flexmarl.contracts.job import EngineKind, MARLJob, PolicySpec
 from flexmarl.contracts.v1 import engine_pb2_grpc
 from flexmarl.rollout.engines.base import Backend, Loaded, WeightsAccess
+from flexmarl.rollout.engines.models import PoolModels
 from flexmarl.rollout.engines.scheduler import ScheduledEngine
 from flexmarl.rollout.engines.server import EngineService
 from flexmarl.runtime.errors import InvalidJobError
@@ -21,18 +23,25 @@ log = structlog.get_logger()
 
 
 async def body(settings: Settings, job: MARLJob) -> None:
-    """Serve until stopped or broken; the health service says SERVING once the model is built.
+    """Serve until stopped or broken; the health service says SERVING once it can load weights.
 
-    An untrained policy is loaded from its source as version 0; a trained one waits for weights.
+    An untrained policy is loaded from its source as version 0; a trained one waits for weights, an
+    engine of a pool for the policy that it is bound to.
     """
-    policy = job.spec.policy(settings.policy)
-    backend = await asyncio.to_thread(make_backend, settings, job, policy)
-    loaded = None
-    if not policy.trained:
-        checksum = await asyncio.to_thread(backend.checksum)
-        loaded = Loaded(policy.name, 0, checksum)
+    make = partial(make_backend, settings, job)
+    if settings.pool:
+        policies = [job.spec.policy(name) for name in job.spec.engine_pools[settings.pool]]
+        made = ScheduledEngine(None, models=PoolModels(policies, make))
+    else:
+        policy = job.spec.policy(settings.policy)
+        backend = await asyncio.to_thread(make, policy)
+        loaded = None
+        if not policy.trained:
+            checksum = await asyncio.to_thread(backend.checksum)
+            loaded = Loaded(policy.name, 0, checksum)
+        made = ScheduledEngine(backend, loaded)
     async with (
-        ScheduledEngine(backend, loaded) as engine,
+        made as engine,
         serving(
             lambda server: engine_pb2_grpc.add_EngineServicer_to_server(
                 EngineService(engine), server
@@ -42,7 +51,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
             drain_seconds=settings.drain_seconds,
         ) as address,
     ):
-        log.info("serving", address=address, policy=policy.name, kind=policy.engine.kind)
+        log.info("serving", address=address, policy=settings.policy, pool=settings.pool)
         await engine.run()
 
 

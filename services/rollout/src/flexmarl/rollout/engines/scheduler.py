@@ -7,6 +7,7 @@ order, so a turn that was accepted for a version is there before that version is
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
 
@@ -21,6 +22,7 @@ from flexmarl.rollout.engines.base import (
     TurnRequest,
     TurnResult,
 )
+from flexmarl.rollout.engines.models import Models, OneModel
 from flexmarl.rollout.engines.requests import checked
 from flexmarl.rollout.engines.thread import WorkThread
 from flexmarl.rollout.engines.turns import Call, Scheduler
@@ -45,11 +47,21 @@ class EngineFailedError(FlexMARLError):
 class ScheduledEngine:
     """`Engine` over a backend. Use as `async with`, in the event loop that calls it.
 
-    `loaded` names what the backend holds from the start; None: it waits for weights.
+    `loaded` names what the `backend` holds from the start; None: it waits for weights. `models` may
+    give another one when weights are loaded; without, it stays.
     """
 
-    def __init__(self, backend: Backend, loaded: Loaded | None = None) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        backend: Backend | None,
+        loaded: Loaded | None = None,
+        models: Models | None = None,
+    ) -> None:
+        if models is None:
+            if backend is None:
+                raise ValueError("neither a backend nor models")
+            models = OneModel(backend)
+        self._models = models
         self._loaded = loaded
         self._update = asyncio.Lock()
         self._calls = 0
@@ -84,7 +96,7 @@ class ScheduledEngine:
         min_version: int | None = None,
     ) -> AsyncIterator[list[TurnResult]]:
         self._check_loaded(policy, version if min_version is None else min_version, version)
-        call = Call(checked(turns, self._backend.limits))
+        call = Call(checked(turns, self._scheduler.backend.limits))
         if self._scheduler.waiting + len(turns) > MAX_WAITING:
             raise UnavailableError(f"{self._scheduler.waiting} turns wait already")
         self._calls += 1
@@ -113,22 +125,32 @@ class ScheduledEngine:
         held = f"loaded is {loaded.policy} v{loaded.version}" if loaded else "no weights are loaded"
         raise StalePolicyError(f"asked for {policy} {wanted}, {held}")
 
-    async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef) -> Loaded:
+    async def load_weights(self, policy: str, ref: weights_pb2.WeightsRef | None) -> Loaded:
         async with self._update:
-            before, wanted = self._loaded, (policy, ref.version, ref.checksum)
-            if before and wanted == (before.policy, before.version, before.checksum):
+            before = self._loaded
+            if before and _is(before, policy, ref):
                 return before  # asked again; turns in flight go on
+            backend = self._models.held(policy, own=ref is None)
             self._loaded = None
             await self._in_thread(
                 self._scheduler.begin_load, before is not None and before.policy == policy
             )
-            version = None
+            version, seconds, transport = None, 0.0, ""
             try:
-                seconds, transport = await self._backend.load(ref, self._thread)
-                version = ref.version
+                if backend is None:
+                    await self._in_thread(self._scheduler.use, None)  # room for the other model
+                    started = time.monotonic()
+                    backend = await self._models.build(policy)
+                    await self._in_thread(self._scheduler.use, backend)
+                    seconds = time.monotonic() - started
+                if ref is None:
+                    version = 0
+                else:
+                    more, transport = await backend.load(ref, self._thread)
+                    version, seconds = ref.version, seconds + more
             finally:
                 checksum = await self._in_thread(self._scheduler.end_load, version)
-            self._loaded = Loaded(policy, ref.version, checksum, seconds, transport)
+            self._loaded = Loaded(policy, version, checksum, seconds, transport)
             log.info(
                 "weights loaded", policy=policy, version=version, seconds=seconds, via=transport
             )
@@ -179,6 +201,12 @@ class ScheduledEngine:
                 call.results.put_nowait(failure)
 
         self._loop.call_soon_threadsafe(tell)
+
+
+def _is(loaded: Loaded, policy: str, ref: weights_pb2.WeightsRef | None) -> bool:
+    if loaded.policy != policy:
+        return False
+    return ref is None or (ref.version, ref.checksum) == (loaded.version, loaded.checksum)
 
 
 def _put(delivery: dict[Call, list[TurnResult]]) -> None:

@@ -48,7 +48,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     async def LoadWeights(
         self, request: engine_pb2.LoadWeightsRequest, context: Context
     ) -> engine_pb2.LoadWeightsResponse:
-        loaded = await self._engine.load_weights(request.policy, request.weights)
+        weights = request.weights if request.HasField("weights") else None
+        loaded = await self._engine.load_weights(request.policy, weights)
         return engine_pb2.LoadWeightsResponse(
             version=loaded.version,
             checksum=loaded.checksum,

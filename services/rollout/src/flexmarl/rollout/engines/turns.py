@@ -64,7 +64,7 @@ Deliver = Callable[[dict[Call, list[TurnResult]]], None]
 class Scheduler:
     """The thread's side; no method may be called from another thread."""
 
-    def __init__(self, backend: Backend, version: int, deliver: Deliver) -> None:
+    def __init__(self, backend: Backend | None, version: int, deliver: Deliver) -> None:
         self._backend = backend
         self._version = version
         self._deliver = deliver
@@ -78,6 +78,13 @@ class Scheduler:
         self._loading = False
         self.outstanding_tokens = 0
         self.generated_tokens = 0
+
+    @property
+    def backend(self) -> Backend:
+        """There is one as soon as weights were loaded."""
+        if self._backend is None:
+            raise RuntimeError("no backend before weights are loaded")
+        return self._backend
 
     @property
     def running(self) -> int:
@@ -97,10 +104,10 @@ class Scheduler:
             return None
         if not self._running and not self._waiting:
             return None
-        if delay := self._backend.delay():
+        if delay := self.backend.delay():
             return delay
         self._admit()
-        sampled, finished = self._backend.step()
+        sampled, finished = self.backend.step()
         self.generated_tokens += sampled
         self.outstanding_tokens -= sampled
         TOKENS.inc(sampled)
@@ -109,12 +116,12 @@ class Scheduler:
         return 0.0
 
     def _admit(self) -> None:
-        room = self._backend.limits.max_concurrent_turns - self._backend.running
+        room = self.backend.limits.max_concurrent_turns - self.backend.running
         if room <= 0 or not self._waiting:
             return
         turns = self._waiting.take(room)
         self._running.update(turns)
-        self._backend.admit(turns)
+        self.backend.admit(turns)
         self._report()
 
     def submit(self, call: Call) -> None:
@@ -155,6 +162,10 @@ class Scheduler:
         if self._pause is not PauseMode.KEEP or not same_policy:
             self._cut(list(self._calls))
 
+    def use(self, backend: Backend | None) -> None:
+        """Within a load of another policy: nothing is in flight. None: there is none for now."""
+        self._backend = backend
+
     def end_load(self, version: int | None) -> str:
         """Go on at `version` (None: the update failed); the checksum of what is held now."""
         self._loading = False
@@ -162,9 +173,9 @@ class Scheduler:
             self._cut(list(self._calls))
             return ""
         for turn in self._running:
-            turn.borders.append((self._version, self._backend.progress(turn)))
+            turn.borders.append((self._version, self.backend.progress(turn)))
         self._version = version
-        return self._backend.checksum()
+        return self.backend.checksum()
 
     def _cut(self, turns: Sequence[Turn]) -> None:
         if not turns:
@@ -172,7 +183,7 @@ class Scheduler:
         gone = set(turns)
         running = [turn for turn in turns if turn in self._running]
         if running:
-            self._backend.remove(running)
+            self.backend.remove(running)
         self._waiting.discard(gone)
         self._held.discard(gone)
         self._finish(turns)
