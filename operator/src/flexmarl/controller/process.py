@@ -217,10 +217,8 @@ async def body(settings: ControllerSettings) -> None:
         if settings.health_port:
             await _serve_health(controller, settings.health_port)
         async with asyncio.TaskGroup() as group:
-            for _ in range(settings.workers):
-                group.create_task(controller.work())
-            group.create_task(controller.resync())
-            group.create_task(controller.ask())
+            ours = [group.create_task(controller.work()) for _ in range(settings.workers)]
+            ours += [group.create_task(controller.resync()), group.create_task(controller.ask())]
             log.info("watching", namespaces=settings.namespaces or "all")
             await kopf.operator(
                 registry=registry,
@@ -229,6 +227,8 @@ async def body(settings: ControllerSettings) -> None:
                 clusterwide=not settings.namespaces,
                 namespaces=settings.namespaces,
             )
+            for task in ours:  # a signal comes to kopf, which takes its handler, and ends it alone
+                task.cancel()
 
 
 def _login(registry: kopf.OperatorRegistry) -> None:
