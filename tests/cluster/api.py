@@ -1,4 +1,4 @@
-"""A Kubernetes API without a node: etcd, API server and its controllers on free ports, without root.
+"""A Kubernetes API without a node: etcd, API server and controllers on free ports, without root.
 
 What is applied is stored, checked and owned as on any cluster; pods are made, and no one runs them.
 """

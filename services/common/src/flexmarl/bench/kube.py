@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,15 @@ POLL_SECONDS = 0.2
 
 def jobs_in(namespace: str) -> str:
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/marljobs"
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    """TimeoutError: it did not come true."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
 
 class Kube:
@@ -62,9 +71,11 @@ class Kube:
     async def gone(self, path: str) -> None:
         """Delete it, and wait until it is away."""
         await self.call("DELETE", path)
-        async with asyncio.timeout(DELETED_SECONDS):
-            while await self.there(path):
-                await asyncio.sleep(POLL_SECONDS)
+
+        async def away() -> bool:
+            return not await self.there(path)
+
+        await until(away, DELETED_SECONDS)
 
 
 @asynccontextmanager
@@ -94,9 +105,11 @@ async def definition(at: Kube) -> AsyncIterator[None]:
         return
     await at.call("POST", DEFINITIONS, made)
     try:
-        async with asyncio.timeout(SECONDS):
-            while not _established(await at.call("GET", path)):
-                await asyncio.sleep(POLL_SECONDS)
+
+        async def established() -> bool:
+            return _established(await at.call("GET", path))
+
+        await until(established, SECONDS)
         yield
     finally:
         await at.gone(path)

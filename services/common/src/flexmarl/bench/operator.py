@@ -22,14 +22,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from flexmarl.bench.kube import Kube, Object, definition, jobs_in, kube, own_namespace
+from flexmarl.bench.kube import Kube, Object, definition, jobs_in, kube, own_namespace, until
 from flexmarl.bench.measure import Measure, alone
 from flexmarl.bench.scale import usage
 from flexmarl.contracts.job import API_VERSION
+from flexmarl.controller.names import JOB_LABEL
 from flexmarl.runtime.errors import JobFailedError
 
 MANAGED_BY = "flexmarl.io/bench"
@@ -38,7 +38,7 @@ JOBS = 200
 CREATED_AT_ONCE = 16
 SETTLED_SECONDS = 10.0
 """Without a look at any job: nothing happens any more."""
-LONGEST_SECONDS = 900.0
+START_SECONDS, LONGEST_SECONDS = 60.0, 900.0
 IDLE_SECONDS = 130.0
 """Longer than a round of the resync."""
 RECONCILE_SECONDS, MEMORY_MIB, IDLE_SHARE = 1.0, 400.0, 1.0
@@ -176,7 +176,7 @@ async def _start_one(at: Kube, namespace: str) -> tuple[float, float]:
 
 
 async def _first_pod(at: Kube, namespace: str, job: str) -> float:
-    async for kind, _ in at.watch(f"/api/v1/namespaces/{namespace}/pods", f"flexmarl.io/job={job}"):
+    async for kind, _ in at.watch(f"/api/v1/namespaces/{namespace}/pods", f"{JOB_LABEL}={job}"):
         if kind == "ADDED":
             break
     return time.monotonic()
@@ -196,15 +196,11 @@ async def _ready(at: Kube, namespace: str, name: str) -> float:
 
 
 async def _no_pods(at: Kube, namespace: str, job: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    async with asyncio.timeout(LONGEST_SECONDS):
-        while True:
-            pods = (await at.call("GET", path))["items"]
-            if not any(
-                pod["metadata"].get("labels", {}).get("flexmarl.io/job") == job for pod in pods
-            ):
-                return
-            await asyncio.sleep(0.5)
+    async def none() -> bool:
+        pods = (await at.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
+        return not any(job == pod["metadata"].get("labels", {}).get(JOB_LABEL) for pod in pods)
+
+    await until(none, LONGEST_SECONDS)
 
 
 async def _create(at: Kube, namespace: str, names: Sequence[str]) -> dict[str, float]:
@@ -280,17 +276,15 @@ async def controller(namespace: str) -> AsyncIterator[Process]:
         await stack.enter_async_context(_serving("store", directory, environment))
         pid = await stack.enter_async_context(_serving("controller", directory, environment))
         found = Process(pid, f"http://127.0.0.1:{metrics_port}/metrics")
-        async with asyncio.timeout(60):
-            while not await _answers(found):
-                await asyncio.sleep(0.2)
+
+        async def answers() -> bool:
+            try:
+                return bool(await found.looks())
+            except OSError:
+                return False
+
+        await until(answers, START_SECONDS)
         yield found
-
-
-async def _answers(process: Process) -> bool:
-    try:
-        return bool(await process.looks())
-    except OSError:
-        return False
 
 
 @asynccontextmanager
@@ -326,6 +320,3 @@ def _free_port() -> int:
         held.bind(("127.0.0.1", 0))
         port: int = held.getsockname()[1]
         return port
-
-
-__all__: Any = ["run"]
