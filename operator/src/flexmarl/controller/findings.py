@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from flexmarl.controller import preparation
 from flexmarl.controller.capacity import compared
 from flexmarl.controller.names import EXPERIENCE, ORCHESTRATOR
 from flexmarl.controller.observed import Finding, Observed, Pod
@@ -22,13 +23,14 @@ LONGEST = 400
 """Of the words of others in a sentence."""
 STORE_WORDS = ("the store", "store.")
 """With which the last words of the service in front of the store begin when that is at fault."""
-INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
+INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 
 
 def find(seen: Observed) -> list[Finding]:
     """All of it, what matters most first; one finding per reason."""
     found: dict[str, Finding] = {}
-    for finding in (*seen.findings, *_of_pods(seen), *_of_workloads(seen)):
+    of_pods = (*preparation.findings(seen.pods), *_of_pods(seen))
+    for finding in (*seen.findings, *of_pods, *_of_workloads(seen)):
         found.setdefault(finding.reason, finding)
     return sorted(found.values(), key=lambda finding: not finding.fatal)
 

@@ -11,6 +11,7 @@ from flexmarl.controller.findings import last_words
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod
 from flexmarl.controller.phase import FINAL, Phase
+from flexmarl.controller.preparation import fetched, passed
 
 Reason = tuple[str, str]
 """A word for machines, a sentence for people."""
@@ -219,11 +220,24 @@ def _conditions(
     suspended = phase is Phase.SUSPENDED
     return [
         _condition("Accepted", not problems, "InvalidSpec" if problems else "Valid", problems),
+        *_preparation(seen, phase, why),
         _condition("PodsReady", ready, *pods),
         _condition("Suspended", suspended, *(why if suspended else ("NotSuspended", ""))),
         _condition("Complete", phase is Phase.COMPLETE, *_outcome(phase, Phase.COMPLETE, why)),
         _condition("Failed", phase is Phase.FAILED, *_outcome(phase, Phase.FAILED, why)),
     ]
+
+
+def _preparation(seen: Observed, phase: Phase, why: Reason) -> list[Manifest]:
+    """Whether pods could be made fit for their processes."""
+    if phase is Phase.COMPLETE:
+        said = ((True, ("Fetched", "")), (True, ("Passed", "")))
+    elif phase in (Phase.STARTING, Phase.RUNNING) or (phase is Phase.FAILED and seen.pods):
+        said = (fetched(seen), passed(seen))
+    else:
+        said = ((False, why), (False, why))
+    names = ("ModelsFetched", "PreflightPassed")
+    return [_condition(name, holds, *text) for name, (holds, text) in zip(names, said, strict=True)]
 
 
 def _outcome(phase: Phase, wanted: Phase, why: Reason) -> Reason:

@@ -1,0 +1,325 @@
+"""First containers: what they are told, and what becomes of what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from tests.unit.controller.seen import INSTALLATION, document, seen, subject
+
+from flexmarl.contracts import rules
+from flexmarl.contracts.preparation import CONTAINER, PACKED, Found, Kind, Preparation, Report
+from flexmarl.controller import observed
+from flexmarl.controller.findings import find
+from flexmarl.controller.names import Manifest
+from flexmarl.controller.observed import Observed, Pod, Workload
+from flexmarl.controller.phase import Phase, next_phase
+from flexmarl.controller.render import WORKLOADS, render
+from flexmarl.controller.status import next_status
+
+SPEC = subject().job.spec
+GONE = Found(reason="SourceNotFound", message="hf://a/b@x: none", kind=Kind.HOPELESS, fetching=True)
+AWAY = Found(reason="SourceUnreachable", message="hub: down", kind=Kind.PASSING, fetching=True)
+SMALL = Found(reason="VolumeFull", message="/cache has 0 MiB", kind=Kind.PASSING)
+BLIND = Found(reason="GPUsNotVisible", message="2 given, 0 seen", kind=Kind.WARNING)
+
+
+def fetching() -> dict[str, Any]:
+    """A job that fetches everything there is to fetch."""
+    plain = document(
+        policies=2,
+        data={"uri": "s3://bucket/tasks.jsonl", "secretRef": {"name": "data-keys"}},
+        eval={"data": {"uri": "pvc://held-out/tasks.jsonl"}},
+        workflow={"entrypoint": "team:Team"},
+        code={"git": {"url": "https://host/team.git", "ref": "v1", "secretRef": {"name": "git"}}},
+        cache={"claim": "models"},
+    )
+    first, second = plain["spec"]["policies"]
+    first |= {
+        "model": {"uri": "hf://org/a@v1", "secretRef": {"name": "hub"}},
+        "engine": {"kind": "transformers"},
+    }
+    second |= {"model": {"uri": "pvc://llm.base/b"}, "tokenizer": "hf://org/t$(X)"}
+    plain["metadata"]["annotations"] = {PACKED: "files.tar.gz"}
+    plain["spec"]["code"]["configMap"] = "team-files-1"
+    assert [one for one in rules.check(plain) if not one.warning] == []
+    return plain
+
+
+def pods(plain: dict[str, Any]) -> dict[str, Manifest]:
+    """Pod specs by workload."""
+    found = {}
+    for manifest in render(subject(plain), INSTALLATION, {}):
+        kubernetes_validate.validate(manifest, "1.29", strict=True)
+        if manifest["kind"] in WORKLOADS:
+            found[manifest["metadata"]["name"]] = manifest["spec"]["template"]["spec"]
+    return found
+
+
+def first(pod: Manifest) -> Manifest:
+    found: Manifest = pod["initContainers"][0]
+    assert found["name"] == CONTAINER
+    return found
+
+
+def plan(pod: Manifest) -> Preparation:
+    command, argument, message = first(pod)["args"]
+    assert (command, message) == ("preflight", "--message=/dev/termination-log")
+    return Preparation.model_validate_json(argument.replace("$$", "$"), strict=True)
+
+
+def sources(pod: Manifest) -> list[tuple[str, str, str]]:
+    return [(one.uri, one.part, one.variables) for one in plan(pod).sources]
+
+
+def test_each_pod_fetches_what_its_process_reads() -> None:
+    found = pods(fetching())
+    assert {name: sources(pod) for name, pod in found.items()} == {
+        "team-experience": [],
+        "team-engine-policy-0": [("hf://org/a@v1", "model", "SECRET0_")],
+        "team-engine-policy-1": [("hf://org/t$(X)", "tokenizer", "")],
+        "team-trainer": [
+            ("hf://org/a@v1", "model", "SECRET0_"),
+            ("hf://org/t$(X)", "tokenizer", ""),
+        ],
+        "team-worker": [
+            ("hf://org/a@v1", "tokenizer", "SECRET0_"),
+            ("hf://org/t$(X)", "tokenizer", ""),
+        ],
+        "team-orchestrator": [("s3://bucket/tasks.jsonl", "all", "SECRET0_")],
+    }
+    code = plan(found["team-worker"]).code
+    assert code is not None
+    assert (code.uri, code.variables) == ("git+https://host/team.git@v1", "SECRET1_")
+    assert [name for name, pod in found.items() if plan(pod).code] == ["team-worker"]
+
+
+def test_secrets_are_in_the_first_container_alone() -> None:
+    for name, pod in pods(fetching()).items():
+        for container in (*pod["initContainers"][1:], *pod["containers"]):
+            assert "envFrom" not in container, name
+    lent = first(pods(fetching())["team-worker"])["envFrom"]
+    assert lent == [
+        {"prefix": "SECRET0_", "secretRef": {"name": "hub"}},
+        {"prefix": "SECRET1_", "secretRef": {"name": "git"}},
+    ]
+
+
+def mounts(container: Manifest) -> dict[str, bool]:
+    """Path -> whether it can be written."""
+    return {one["mountPath"]: not one.get("readOnly") for one in container["volumeMounts"]}
+
+
+def test_claims_are_mounted_where_they_are_read_and_never_written() -> None:
+    found = pods(fetching())
+    for name, claim in {
+        "team-trainer": "llm.base",
+        "team-orchestrator": "held-out",
+    }.items():
+        pod = found[name]
+        for container in (first(pod), pod["containers"][0]):
+            assert mounts(container)[f"/claims/{claim}"] is False
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "claim-0"]
+        assert volume["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
+    assert "/claims/held-out" not in mounts(found["team-trainer"]["containers"][0])
+
+
+def test_the_cache_is_a_claim_where_the_job_names_one() -> None:
+    for plain, volume in (
+        (fetching(), {"persistentVolumeClaim": {"claimName": "models"}}),
+        (document(), {"emptyDir": {}}),
+    ):
+        for pod in pods(plain).values():
+            (cache,) = [one for one in pod["volumes"] if one["name"] == "cache"]
+            assert cache == {"name": "cache", **volume}
+
+
+def test_packed_files_are_laid_out_first_and_then_only_read() -> None:
+    for name, pod in pods(fetching()).items():
+        assert mounts(first(pod))["/flexmarl/files"] is True, name
+        assert mounts(first(pod))["/flexmarl/packed"] is False
+        assert mounts(pod["containers"][0])["/flexmarl/files"] is False
+        assert plan(pod).archive == "files.tar.gz"
+    plain = fetching()
+    del plain["metadata"]["annotations"]
+    found = pods(plain)
+    assert plan(found["team-worker"]).files == "/flexmarl/packed"  # beside the repository
+    assert plan(found["team-orchestrator"]).files == ""
+    assert {"name": "files", "configMap": {"name": "team-files-1"}} in found["team-orchestrator"][
+        "volumes"
+    ]
+
+
+def test_a_job_file_of_a_repository_counts_from_its_root() -> None:
+    plain = fetching()
+    del plain["metadata"]["annotations"], plain["spec"]["code"]["configMap"]
+    found = pods(plain)
+    folders = {
+        name: variable["value"]
+        for name, pod in found.items()
+        for variable in pod["containers"][0]["env"]
+        if variable["name"] == "FLEXMARL_BASE_DIR"
+    }
+    assert folders.pop("team-worker") == "/flexmarl/files"
+    assert set(folders.values()) == {"/flexmarl/job"}
+
+
+def test_only_who_asks_the_store_checks_it_and_gets_its_url() -> None:
+    found = pods(document())
+    experience = first(found["team-experience"])
+    assert plan(found["team-experience"]).store
+    (url,) = experience["env"]
+    assert url["valueFrom"]["secretKeyRef"] == {"name": "team-job", "key": "store-url"}
+    del found["team-experience"]
+    assert not any(plan(pod).store or "env" in first(pod) for pod in found.values())
+    assert {name for name, pod in found.items() if plan(pod).experience} == {
+        "team-orchestrator",
+        "team-trainer",
+        "team-worker",
+    }
+
+
+def test_trainers_tell_what_their_shared_memory_has_to_hold() -> None:
+    told = plan(pods(document())["team-trainer"])
+    assert told.together  # one slot, two policies
+    assert [one.policy for one in told.states] == ["policy-0", "policy-1"]
+    assert all(one.parameters > 1000 and one.parameter_bytes == 12 for one in told.states)
+    apart = document(roles={"trainer": {"replicas": 2}})
+    assert not plan(pods(apart)["team-trainer"]).together
+
+
+def manifest(
+    state: dict[str, Any], role: str = "engine", *, phase: str = "Pending", **more: Any
+) -> Manifest:
+    """A pod as the API server has it, its first container in `state`."""
+    return {
+        "metadata": {
+            "name": f"team-{role}-0",
+            "uid": f"{role}-{phase}",
+            "labels": {"flexmarl.io/role": role},
+        },
+        "spec": {"initContainers": [{"name": CONTAINER}], "containers": [{"name": "main"}]},
+        "status": {
+            "phase": phase,
+            "initContainerStatuses": [
+                {"name": CONTAINER, "restartCount": 4, "state": state, **more}
+            ],
+            "containerStatuses": [
+                {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "PodIniti"}}}
+            ],
+        },
+    }
+
+
+def ended(code: int, *found: Found, text: str = "") -> dict[str, Any]:
+    said = text or Report(findings=list(found)).text()
+    return {"terminated": {"exitCode": code, "reason": "Error", "message": said}}
+
+
+def of(*manifests: Manifest) -> Observed:
+    pods_ = tuple(observed.pod(one) for one in manifests)
+    # The orchestrator's Job counts one.
+    workload = Workload("StatefulSet", "x", "engine", len(pods_) - 1)
+    return seen(pods=pods_, workloads=(workload,))
+
+
+def conditions(what: Observed, phase: Phase = Phase.STARTING) -> dict[str, tuple[str, str, str]]:
+    status = next_status({}, what, find(what), phase, SPEC)
+    return {
+        one["type"]: (one["status"], one["reason"], one["message"]) for one in status["conditions"]
+    }
+
+
+def test_pods_that_have_what_they_need_are_a_condition() -> None:
+    done = manifest(ended(0))
+    found = conditions(of(done))
+    assert found["ModelsFetched"] == ("True", "Fetched", "")
+    assert found["PreflightPassed"] == ("True", "Passed", "")
+    busy = conditions(of(done, manifest({"running": {}}, "trainer")))
+    assert busy["ModelsFetched"] == ("False", "Fetching", "waiting for team-trainer-0")
+    assert busy["PreflightPassed"] == ("False", "Checking", "waiting for team-trainer-0")
+    few = seen(pods=of(done).pods, workloads=(Workload("Deployment", "x", "rollout-worker", 3),))
+    assert conditions(few)["ModelsFetched"][1:] == ("Fetching", "waiting for pods to be made")
+
+
+def test_a_source_that_may_come_back_is_waited_for() -> None:
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    what = of(manifest(waits, lastState=ended(1, AWAY)))
+    (found,) = find(what)
+    assert (found.reason, found.fatal) == ("SourceUnreachable", False)
+    assert found.message == "team-engine-0: hub: down"
+    assert conditions(what)["ModelsFetched"][:2] == ("False", "SourceUnreachable")
+    assert conditions(what)["PreflightPassed"][:2] == ("True", "Passed")
+    assert next_phase(Phase.STARTING, what, find(what)) is Phase.STARTING
+
+
+def test_trying_again_is_no_restart() -> None:
+    pod = observed.pod(manifest({"running": {}}, lastState=ended(1, AWAY)))
+    assert (pod.restarts, pod.most_restarts, pod.ended) == (0, 0, None)
+    failed = observed.pod(manifest(ended(1, AWAY), "orchestrator", phase="Failed"))
+    assert failed.restarts == 0
+
+
+@pytest.mark.parametrize("role", ["engine", "orchestrator"])
+def test_a_source_that_is_not_there_ends_the_job_in_its_words(role: str) -> None:
+    phase = "Failed" if role == "orchestrator" else "Pending"
+    what = of(manifest(ended(3, GONE), role, phase=phase))
+    after = next_phase(Phase.STARTING, what, find(what))
+    assert after is Phase.FAILED
+    status = next_status({}, what, find(what), after, SPEC)
+    assert status["reason"] == "SourceNotFound"
+    assert status["message"] == f"team-{role}-0: hf://a/b@x: none"
+    assert conditions(what, after)["ModelsFetched"][:2] == ("False", "SourceNotFound")
+
+
+def test_a_pod_with_too_little_fails_its_preflight_not_the_fetching() -> None:
+    what = of(manifest({"running": {}}, lastState=ended(1, SMALL)))
+    found = conditions(what)
+    assert found["PreflightPassed"][:2] == ("False", "VolumeFull")
+    assert found["ModelsFetched"][:2] == ("False", "Fetching")
+
+
+def test_a_warning_does_not_keep_a_job_from_running() -> None:
+    what = of(manifest(ended(0, BLIND)))
+    assert find(what) == []
+    assert conditions(what)["PreflightPassed"] == (
+        "False",
+        "GPUsNotVisible",
+        "team-engine-0: 2 given, 0 seen",
+    )
+    assert conditions(what)["ModelsFetched"][0] == "True"
+
+
+def test_a_missing_secret_is_told_by_both() -> None:
+    says = {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}
+    what = of(manifest({"waiting": says}))
+    (found,) = find(what)
+    assert found.reason == "SecretMissing"
+    kind, reason, message = conditions(what)["ModelsFetched"]
+    assert (kind, reason) == ("False", "SecretMissing")
+    assert 'secret "hub" not found; create the Secret' in message
+
+
+def test_a_first_container_that_breaks_is_told_by_its_last_line() -> None:
+    what = of(manifest(ended(137, text="Traceback\n  ...\nMemoryError\n")))
+    (found,) = find(what)
+    assert found.reason == "PreflightFailed"
+    assert found.message == "team-engine-0 cannot be prepared: MemoryError"
+
+
+def test_a_pod_that_failed_is_forgotten_once_the_next_has_got_further() -> None:
+    old = manifest(ended(1, AWAY), "orchestrator", phase="Failed")
+    assert [one.reason for one in find(of(old))] == ["SourceUnreachable"]
+    new = manifest(ended(0), "orchestrator", phase="Running")
+    assert find(of(old, new)) == []
+    assert conditions(seen(pods=of(old, new).pods, workloads=()))["ModelsFetched"][0] == "True"
+
+
+def test_pods_without_a_first_container_are_prepared() -> None:
+    """Those of an earlier version of the controller."""
+    plain = manifest({})
+    plain["spec"]["initContainers"] = []
+    plain["status"]["initContainerStatuses"] = []
+    pod: Pod = observed.pod(plain)
+    assert pod.prepared
