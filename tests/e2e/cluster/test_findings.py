@@ -59,21 +59,21 @@ def test_a_selector_that_no_node_satisfies(job: Job) -> None:
         policy["pools"] = ["shelf"]
     job.submit(spec)
     said = says(job, "NoMatchingNode")
-    assert f"{job.name}-engine-shelf" in said
+    assert "shelf" in said
     assert "mend nodeSelector or tolerations of the pool" in said
 
 
 def test_more_devices_than_there_are(job: Job) -> None:
     spec = idle()
-    spec["pools"] = [
-        {"name": "big", "role": "engine", "gpus": 64, "gpuResource": "example.com/gpu", "max": 2}
-    ]
+    devices = {"gpus": 64, "gpuResource": "example.com/gpu"}
+    spec["pools"] = [{"name": "big", "role": "engine", **devices}]
     del spec["roles"]["engine"]
     for policy in spec["policies"]:
         policy["pools"] = ["big"]
     job.submit(spec)
     said = says(job, "InsufficientCapacity")
-    assert "0 placed: no node has enough example.com/gpu left" in said
+    assert "1 pods wanted, 0 placed: no node has enough example.com/gpu left" in said
+    assert "64 example.com/gpu wanted, 0 free of 0" in said
 
 
 def test_a_quota_that_is_used_up(job: Job) -> None:

@@ -1,0 +1,102 @@
+"""Where pods are placed when nodes differ: advertised devices, a node that only exists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from .jobs import Job, once
+from .kube import Kubernetes
+from .specs import TASKS, agent, policy, team
+from .stage import Stage
+
+SHELF = "flexmarl.io/e2e-shelf"
+GPU = "nvidia.com/gpu"
+GPUS = 3
+ELSEWHERE = "e2e-elsewhere"
+NAMES = ("ada", "ben", "cem", "dia")
+STEPS = 6
+
+
+@contextmanager
+def shelves(cluster: Kubernetes) -> Iterator[str]:
+    """A node with three devices; one of another label, where nothing runs, with more of them."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    node: str = nodes[0]["metadata"]["name"]
+    cluster.kubectl("label", "node", node, f"{SHELF}=near")
+    cluster.advertise(node, {GPU: GPUS})
+    far = {"name": ELSEWHERE, "labels": {SHELF: "far"}}
+    cluster.apply("default", {"apiVersion": "v1", "kind": "Node", "metadata": far})
+    cluster.advertise(ELSEWHERE, {GPU: 8, "pods": 100})
+    try:
+        yield node
+    finally:
+        cluster.kubectl("delete", "node", ELSEWHERE)
+        cluster.kubectl("label", "node", node, f"{SHELF}-")
+        paths = [f"/status/{kind}/{GPU.replace('/', '~1')}" for kind in ("capacity", "allocatable")]
+        patch = json.dumps([{"op": "remove", "path": path} for path in paths])
+        arguments = ("--subresource=status", "--type=json", "-p", patch)
+        cluster.kubectl("patch", "node", node, *arguments)
+
+
+def pool(name: str, role: str, count: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "role": role,
+        "gpus": 1,
+        "nodeSelector": {SHELF: "near"},
+        "min": count,
+        "max": count,
+    }
+
+
+@pytest.mark.beside
+def test_four_policies_share_two_slots_and_an_engine_on_the_nodes_of_their_pools(
+    stage: Stage,
+) -> None:
+    pools = [pool("slots", "trainer", 2), pool("engines", "engine", 1)]
+    spec = team(
+        STEPS,
+        policies=[policy(name, pools=["slots", "engines"]) for name in NAMES],
+        agents=[agent(name) for name in NAMES],
+        workflow={"name": "debate", "config": {"rounds": 1}},
+        pools=pools,
+        balancing={"hysteresisSeconds": 0.1},
+        pipeline={},
+    )
+    job = stage.job()
+    with shelves(stage.cluster) as node:
+        job.submit(spec)
+        job.trains(1)
+        assert _devices(job) == {"trainer": [node] * 2, "engine": [node]}
+        assert [(one["name"], one["ready"]) for one in job.status()["pools"]] == [
+            ("slots", 2),
+            ("engines", 1),
+        ]
+        assert [one["name"] for one in job.status()["policies"]] == list(NAMES)
+        job.change(pools=[pools[0], {**pools[1], "min": 2, "max": 2}])
+        lacking = job.until(
+            lambda: job.status().get("reason") == "InsufficientCapacity", "a device is lacking", 60
+        )
+        assert f"1 {GPU} wanted, 0 free of {GPUS}" in lacking["message"]
+        job.change(pools=pools)
+        job.completes()
+    once(job, STEPS, TASKS)
+    trained = [set(line["policies"]) for line in job.files["metrics"]]
+    assert trained == [set(NAMES)] * STEPS
+    stage.done_with(job.namespace)
+
+
+def _devices(job: Job) -> dict[str, list[str]]:
+    """Role -> nodes of its pods that hold a device."""
+    found: dict[str, list[str]] = {}
+    for pod in job.pods():
+        held = [one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]]
+        if any(GPU in limits for limits in held):
+            role = pod["metadata"]["labels"]["flexmarl.io/role"]
+            found.setdefault(role, []).append(pod["spec"].get("nodeName", ""))
+    return found
