@@ -177,6 +177,13 @@ def test_a_suspended_job_saves_before_its_pods_go() -> None:
     assert next_phase(phase, none, []) is Phase.SUSPENDED
 
 
+def test_an_orchestrator_that_finds_no_node_has_nothing_to_save() -> None:
+    stuck = a_pod("orchestrator", unschedulable="1 Insufficient cpu")
+    what = seen(suspend=True, orchestrator=JobState.ACTIVE, pods=(stuck,))
+    status = next_status({"step": 2}, what, [], Phase.SUSPENDING, SPEC)
+    assert plan(status, what, Phase.SUSPENDING).wish is Wish.KEPT
+
+
 def test_a_job_that_has_not_trained_yet_has_nothing_to_save() -> None:
     what = seen(suspend=True, orchestrator=JobState.ACTIVE, pods=(a_pod("orchestrator"),))
     status = next_status({}, what, [], Phase.SUSPENDING, SPEC)

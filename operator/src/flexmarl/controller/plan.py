@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from flexmarl.controller.names import ORCHESTRATOR
 from flexmarl.controller.observed import JobState, Observed
 from flexmarl.controller.phase import FINAL, Phase
 from flexmarl.controller.status import due
@@ -44,7 +45,10 @@ def plan(status: Mapping[str, Any], seen: Observed, phase: Phase, ttl: float | N
     if phase is Phase.SUSPENDING:
         until = _moment(status, "suspendingSince") + seen.suspend_timeout
         saved = seen.progress is not None and seen.progress.saved >= 0
-        worth = bool(status.get("step"))  # before the first step there is nothing to save
+        # Before its first step, and on no node, it has nothing that is not saved.
+        worth = bool(status.get("step")) and not any(
+            pod.unschedulable for pod in seen.pods if pod.role == ORCHESTRATOR
+        )
         if seen.orchestrator is JobState.ACTIVE and worth and not saved and seen.now < until:
             return Plan(Wish.AS_IT_IS, save=True, again=until)
         return Plan(Wish.KEPT, again=due(status, seen))
