@@ -59,7 +59,7 @@ async def test_a_job_is_forgotten_whatever_it_has_stored_and_others_are_not(
 async def test_a_local_run_forgets_all_its_submissions_over_tls(
     server: Server,
     uid: str,
-    certificates: Path,  # noqa: F811
+    certificates: Path,
 ) -> None:
     uids = [uid.rpartition("/")[2], "b7"]
     said: list[str] = []

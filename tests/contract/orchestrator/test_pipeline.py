@@ -310,6 +310,21 @@ async def test_a_crash_between_metrics_and_state_keeps_what_the_metrics_say(
         assert len([shown for shown in around.lines("episodes") if shown["step"] == 1]) == 5
 
 
+async def test_a_crash_between_a_checkpoint_and_the_state_leaves_the_one_to_fall_back_to(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(checkpoint={"everySteps": 1, "keep": 1})
+    async with team(job, tmp_path, store_server) as around:
+        await stop_before_the_state(around, step=3)
+        around.memory.states.clear()
+        for trainer in around.trainers:
+            trainer.restart()
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        kept = [path.name for path in (around.settings.run_dir / "checkpoints").iterdir()]
+        assert kept == ["step-00000004"]
+
+
 async def stop_before_the_state(around: Team, step: int) -> None:
     class CrashError(Exception):
         pass

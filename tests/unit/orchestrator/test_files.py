@@ -68,17 +68,36 @@ def cursor(step: int) -> dict[str, Any]:
 
 
 def save(root: Path, step: int, lineage: tuple[str, ...] = ("uid",)) -> Path:
-    directory = checkpoints.directory_of(root, step)
-    checkpoints.begin(directory)
-    (directory / "p0").mkdir(exist_ok=True)
-    (directory / "p0" / "model.safetensors").write_bytes(b"x" * step)
+    checkpoint = begun(root, step, lineage)
     checkpoints.finish(
-        Checkpoint(directory, step, lineage),
+        checkpoint,
         {"p0": Saved(step, "sum", ("model.safetensors",))},
         cursor(step),
         incarnation=3,
     )
-    return directory
+    return checkpoint.directory
+
+
+def begun(root: Path, step: int, lineage: tuple[str, ...] = ("uid",)) -> Checkpoint:
+    """What the trainers have saved."""
+    checkpoint = Checkpoint(checkpoints.directory_of(root, step), step, lineage)
+    checkpoints.begin(checkpoint)
+    (checkpoint.staging / "p0").mkdir(exist_ok=True)
+    (checkpoint.staging / "p0" / "model.safetensors").write_bytes(b"x" * step)
+    return checkpoint
+
+
+def test_a_checkpoint_that_is_made_again_stays_complete_until_the_new_one_is(
+    tmp_path: Path,
+) -> None:
+    directory = save(tmp_path, 5, ("first",))
+    again = begun(tmp_path, 5, ("first", "second"))
+    assert checkpoints.read(directory, ["p0"], cursor).lineage == ("first",)
+    (again.staging / "manifest.json").write_text("{}")  # of an attempt that was cut off
+    assert checkpoints.complete_ones(tmp_path, ["first"]) == [directory]
+    save(tmp_path, 5, ("first", "second"))
+    assert checkpoints.read(directory, ["p0"], cursor).lineage == ("first", "second")
+    assert list(tmp_path.iterdir()) == [directory]
 
 
 def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
@@ -105,7 +124,7 @@ def test_an_incomplete_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     (directory / "p0" / "model.safetensors").write_bytes(b"x")
     with pytest.raises(InvalidJobError, match=r"model\.safetensors is not the file of 5 bytes"):
         checkpoints.read(directory, ["p0"], cursor)
-    checkpoints.begin(directory)
+    (directory / "manifest.json").unlink()
     with pytest.raises(InvalidJobError, match="holds no complete checkpoint"):
         checkpoints.read(directory, ["p0"], cursor)
 

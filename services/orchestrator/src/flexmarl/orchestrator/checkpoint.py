@@ -1,6 +1,7 @@
 """Checkpoints: a manifest, written last, that names every policy's state of one step.
 
-The trainers write the states; here is the manifest, what makes it valid, and which are kept.
+The trainers write the states; here is the manifest, what makes it valid, and which are kept. All of
+it is made beside its place, so that one that lies there stays whole until the new one is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from flexmarl.orchestrator.rundir import replace
 from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.files import mend, places_to_mend, put_in_place, sync
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
@@ -42,6 +44,11 @@ class Checkpoint:
     draws: str = ""
     """Of partial rollouts: what had been drawn and not trained (`draws.Draws.dump`)."""
 
+    @property
+    def staging(self) -> Path:
+        """Where it is made."""
+        return self.directory.with_name(f".{self.directory.name}.partial")
+
     def policy(self, name: str) -> str:
         return str(self.directory / name)
 
@@ -50,10 +57,10 @@ def directory_of(root: Path, step: int) -> Path:
     return root / f"{PREFIX}{step:08d}"
 
 
-def begin(directory: Path) -> None:
-    """Make room for a checkpoint; one that lies there is no longer complete from now on."""
-    (directory / MANIFEST).unlink(missing_ok=True)
-    directory.mkdir(parents=True, exist_ok=True)
+def begin(checkpoint: Checkpoint) -> None:
+    """Make room for a checkpoint. What an earlier attempt left is replaced, policy by policy."""
+    checkpoint.staging.mkdir(parents=True, exist_ok=True)
+    (checkpoint.staging / MANIFEST).unlink(missing_ok=True)
 
 
 def finish(
@@ -63,8 +70,8 @@ def finish(
     *,
     incarnation: int,
 ) -> None:
-    """Write the manifest, which makes the checkpoint complete."""
-    directory = checkpoint.directory
+    """Write the manifest, which makes the checkpoint complete, and put it in its place."""
+    directory = checkpoint.staging
     manifest = {
         "step": checkpoint.step,
         "incarnation": incarnation,
@@ -85,6 +92,8 @@ def finish(
         "draws": checkpoint.draws,
     }
     replace(directory / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    sync(directory)
+    put_in_place(directory, checkpoint.directory)
 
 
 def read(
@@ -95,6 +104,7 @@ def read(
     InvalidJobError: it is incomplete, or `cursor(step)` says that the job would not continue the
     sequence of tasks that it stands in.
     """
+    mend(directory)
     path = directory / MANIFEST
     if not path.is_file():
         raise InvalidJobError(f"{directory} holds no complete checkpoint: {MANIFEST} is missing")
@@ -123,6 +133,8 @@ def read(
 
 def complete_ones(root: Path, lineage: Collection[str]) -> list[Path]:
     """Complete checkpoints below `root` that the submissions in `lineage` wrote, oldest first."""
+    for place in places_to_mend(root):
+        mend(place)
     found = []
     for path in root.glob(f"{PREFIX}*/{MANIFEST}"):
         manifest = json.loads(path.read_text())

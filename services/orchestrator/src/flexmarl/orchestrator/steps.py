@@ -134,9 +134,9 @@ class Steps:
             before = tuple(name for name in (last.lineage if last else ()) if name != uid)
             saving = Checkpoint(directory, position.step, (*before, uid), rollouts.draws())
             await self._still_ours()
-            await asyncio.to_thread(checkpoints.begin, directory)
+            await asyncio.to_thread(checkpoints.begin, saving)
             standing = Standing(position.step, position.checkpoint, position.discard)
-            saved = await self._parts.training.save_all(standing, directory)
+            saved = await self._parts.training.save_all(standing, saving.staging)
             await asyncio.to_thread(
                 checkpoints.finish,
                 saving,
@@ -169,7 +169,7 @@ class Steps:
         self._report.now(Phase.RUNNING, number, groups=lambda: (len(step.done), step.total))
         saving = self._checkpoint(number + 1)
         if saving is not None:
-            await asyncio.to_thread(checkpoints.begin, saving.directory)
+            await asyncio.to_thread(checkpoints.begin, saving)
         standing = Standing(number, position.checkpoint, position.discard)
         finished = await self._train(step, standing, saving, rollouts)
         if saving is not None:
@@ -191,6 +191,8 @@ class Steps:
                 used_up=before.used_up + 1 if used_up else 0,
             ),
         )
+        if saving is not None:
+            await asyncio.to_thread(self._prune, saving)
         with self._storing():
             await self._parts.experience.close_step(self._incarnation, number)
         self._must_learn(finished)
@@ -206,7 +208,7 @@ class Steps:
         order = Order(
             standing,
             step.total,
-            saving.directory if saving else None,
+            saving.staging if saving else None,
             lambda: {policy: step.sampled(agents) for policy, agents in self._agents.items()},
             self._published,
         )
@@ -328,6 +330,9 @@ class Steps:
             self._inputs.cursor(saving.step),
             incarnation=self._incarnation,
         )
+
+    def _prune(self, saving: Checkpoint) -> None:
+        """In a thread, once the job stands at that one: until then it may fall back to another."""
         keep = self._spec.checkpoint.keep
         gone = checkpoints.prune(self._inputs.checkpoints, keep, saving.lineage)
         log.info("checkpoint", step=saving.step, pruned=[directory.name for directory in gone])

@@ -1,6 +1,6 @@
 """A policy's state as files: the Hugging Face layout plus optimizer and random state.
 
-Written beside its place, synced, then renamed: a directory under the final name is whole. Reading
+Written beside its place, synced, then put there: a directory under the final name is whole. Reading
 checks every size and the weights' checksum before anything is believed. safetensors and JSON only.
 """
 
@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from flexmarl.models.causal_lm import save_model
 from flexmarl.runtime.errors import InvalidRequestError, JobFailedError
+from flexmarl.runtime.files import mend, put_in_place, sync
 from flexmarl.tensors.layout import WEIGHTS
 from flexmarl.tensors.torch_bridge import checksum_of
-from flexmarl.trainer.export import MODEL, OPTIMIZER, STATE, sync, verified_state
+from flexmarl.trainer.export import MODEL, OPTIMIZER, STATE, verified_state
 from flexmarl.trainer.policy import TrainedPolicy
 
 FORMAT = 1
@@ -34,10 +35,7 @@ def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> li
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         names = _write(policy, partial, metadata)
-        if directory.exists():
-            shutil.rmtree(directory)
-        partial.rename(directory)
-        sync(directory.parent)
+        put_in_place(partial, directory)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise JobFailedError(
@@ -85,6 +83,7 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
     InvalidRequestError: a file is missing, cut short, of another model, or its
     weights are not those that were saved; the text names it.
     """
+    mend(directory)
     saved = verified_state(directory)
     if saved.get("format") != FORMAT:
         raise InvalidRequestError(f"{directory / STATE}: format {saved.get('format')!r}, not 1")

@@ -4,12 +4,12 @@ The checkpoint's own names and sizes live here too, so that whoever only looks a
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from flexmarl.runtime.errors import InvalidRequestError, NotFoundError
+from flexmarl.runtime.files import sync
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -68,12 +68,3 @@ def verified_state(folder: Path) -> dict[str, Any]:
                 f"{file}: damaged: {file.stat().st_size} bytes, {size} were saved"
             )
     return dict(state)
-
-
-def sync(path: Path) -> None:
-    """Make the file, or the names in the directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

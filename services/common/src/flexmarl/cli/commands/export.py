@@ -45,7 +45,7 @@ def checkpoints(root: Path) -> dict[int, Path]:
     uri = file.job.spec.checkpoint.uri
     place = root / "checkpoints" if uri is None else file.base_dir / uri.removeprefix("file://")
     found = {}
-    for manifest in place.glob("*/manifest.json"):  # written last: whole once it is there
+    for manifest in place.glob("step-*/manifest.json"):  # written last: whole once it is there
         try:
             found[int(json.loads(manifest.read_text())["step"])] = manifest.parent
         except (ValueError, KeyError, TypeError):
