@@ -156,6 +156,37 @@ def test_a_gang_counts_every_pod_that_starts(kind: str) -> None:
     assert count == sum(started)
 
 
+def test_trainers_and_engines_with_gpus_are_on_their_nodes_network_if_asked() -> None:
+    plain = pooled()
+    plain["spec"]["network"] = {"hostNetwork": True, "rdmaResource": "rdma/hca"}
+    plain["spec"]["checkpoint"] = {"claim": {"accessMode": "ReadWriteMany"}}
+    manifests = rendered(plain)
+    swift = set()
+    for manifest in manifests:
+        if manifest["kind"] in WORKLOADS:
+            kubernetes_validate.validate(manifest, "1.29", strict=True)
+            spec = manifest["spec"]["template"]["spec"]
+            limits = spec["containers"][0]["resources"].get("limits", {})
+            assert bool(spec.get("hostNetwork")) == ("rdma/hca" in limits)
+            if spec.get("hostNetwork"):
+                assert spec["dnsPolicy"] == "ClusterFirstWithHostNet"
+                assert any(key.endswith("/gpu") for key in limits)
+                swift.add(manifest["metadata"]["labels"]["flexmarl.io/role"])
+    assert swift == {"engine", "trainer"}
+    policies = [one["spec"] for one in manifests if one["kind"] == "NetworkPolicy"]
+    (opened,) = [one for one in policies if any("from" not in rule for rule in one["ingress"])]
+    assert opened["podSelector"]["matchLabels"]["flexmarl.io/role"] == "experience"
+    del plain["spec"]["pools"], plain["spec"]["checkpoint"]
+    for policy in plain["spec"]["policies"]:
+        del policy["pools"]
+    on_nodes = [
+        one["metadata"]["labels"]["flexmarl.io/role"]
+        for one in rendered(plain)
+        if one["kind"] in WORKLOADS and one["spec"]["template"]["spec"].get("hostNetwork")
+    ]
+    assert on_nodes == ["trainer"]
+
+
 def test_pods_of_pools(snapshot: SnapshotAssertion) -> None:
     manifests = rendered(pooled(), policy_0=2)
     assert named(manifests, "team-engine-fast-policy-0") == snapshot

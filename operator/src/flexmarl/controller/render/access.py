@@ -4,7 +4,7 @@ import base64
 import json
 from urllib.parse import urlsplit
 
-from flexmarl.controller.names import JOB_LABEL, ORCHESTRATOR, ROLE_LABEL, Manifest
+from flexmarl.controller.names import EXPERIENCE, JOB_LABEL, ORCHESTRATOR, ROLE_LABEL, Manifest
 from flexmarl.controller.render.parts import METRICS_PORT, PORT, Installation, Subject
 
 SIZE = "10Gi"
@@ -80,6 +80,10 @@ def network_policy(subject: Subject, installation: Installation) -> list[Manifes
         peers = list(installation.metrics_from)
         ingress.append({"from": peers, "ports": [{"protocol": "TCP", "port": METRICS_PORT}]})
     found = [_policy(subject, "", mine, ingress)]
+    if subject.job.spec.network.host_network:  # to a policy, trainers there are nobody's pods
+        store = {"matchLabels": {JOB_LABEL: subject.name, ROLE_LABEL: EXPERIENCE}}
+        anyone: Manifest = {"ports": [{"protocol": "TCP", "port": PORT}]}
+        found.append(_policy(subject, EXPERIENCE, store, [anyone]))
     if installation.namespace:
         leader = {"matchLabels": {JOB_LABEL: subject.name, ROLE_LABEL: ORCHESTRATOR}}
         controller = {

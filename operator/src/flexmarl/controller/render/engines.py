@@ -9,6 +9,7 @@ from flexmarl.controller.names import ENGINE, Manifest, selector
 from flexmarl.controller.render.parts import Installation, Pods, Subject
 from flexmarl.controller.render.shared import (
     HEAVY,
+    network,
     placement,
     pool_of,
     resources,
@@ -41,8 +42,10 @@ def engines(
             policies=(at.policy,),
             pool=at.pool,
             template=template(spec.roles.engine.template, pool),
-            resources=resources(pool, HEAVY if kind is EngineKind.TRANSFORMERS else {}),
-            placement=placement(pool),
+            resources=resources(
+                pool, HEAVY if kind is EngineKind.TRANSFORMERS else {}, network(spec, pool)
+            ),
+            placement=placement(pool, network(spec, pool)),
         )
         parts = ("engine", at.pool, at.policy) if pool else ("engine", at.policy)
         found.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexmarl.contracts.cluster import PoolSpec
+from flexmarl.contracts.cluster import NetworkSpec, PoolSpec
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.names import Manifest, selector
 from flexmarl.controller.render.merge import laid_over
@@ -68,15 +68,23 @@ def template(role: Manifest | None, pool: PoolSpec | None) -> Manifest | None:
     return laid_over(role, own) if role and own else role or own
 
 
-def resources(pool: PoolSpec | None, least: Manifest) -> Manifest:
+def network(spec: MARLJobSpec, pool: PoolSpec | None) -> NetworkSpec:
+    """Of an engine: `spec.network` is for those with GPUs."""
+    return spec.network if pool and pool.gpus else NetworkSpec()
+
+
+def resources(pool: PoolSpec | None, least: Manifest, network: NetworkSpec) -> Manifest:
     found = {key: dict(value) for key, value in least.items()}
-    if pool and pool.gpus:
-        found["limits"] = {pool.gpu_resource: str(pool.gpus)}
-    return found
+    limits = {pool.gpu_resource: str(pool.gpus)} if pool and pool.gpus else {}
+    if network.rdma_resource is not None:
+        limits[network.rdma_resource] = "1"
+    return {**found, "limits": limits} if limits else found
 
 
-def placement(pool: PoolSpec | None) -> Manifest:
+def placement(pool: PoolSpec | None, network: NetworkSpec) -> Manifest:
     found: Manifest = {}
+    if network.host_network:  # its own dnsPolicy: the node's names are not the cluster's
+        found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if pool and pool.node_selector:
         found["nodeSelector"] = dict(pool.node_selector)
     if pool and pool.tolerations:
