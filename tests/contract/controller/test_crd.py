@@ -62,6 +62,7 @@ def test_every_field_is_fixed_or_known_to_change() -> None:
         "suspendTimeout",
         "steps",
         "pools",
+        "balancing",
         "activeDeadlineSeconds",
         "ttlSecondsAfterFinished",
     }

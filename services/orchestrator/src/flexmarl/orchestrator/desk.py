@@ -21,6 +21,10 @@ class Desk:
         self.save = asyncio.Event()
         """The last finished step is to be saved, and no other begun."""
         self.saved: int | None = None
+        self.wanted: Mapping[str, int] = {}
+        """Engines, by pool."""
+        self.engines: Mapping[str, int] = {}
+        """Those that serve it, by policy."""
 
 
 class DeskService(orchestrator_pb2_grpc.OrchestratorServicer):
@@ -37,6 +41,8 @@ class DeskService(orchestrator_pb2_grpc.OrchestratorServicer):
             groups_done=said.get("groups_done", 0),
             groups_total=said.get("groups_total", 0),
             saved=desk.saved,
+            wanted=desk.wanted,
+            engines=desk.engines,
         )
         if desk.line is not None:
             rewards = [agent.get("reward") for agent in desk.line["agents"].values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,14 +48,17 @@ class Directory:
         policies: Iterable[str],
         discovery: Discovery | None = None,
         *,
+        pools: Iterable[str] = (),
         workers: Iterable[str] = (),
-        engines: dict[str, list[str]] | None = None,
+        engines: Mapping[str, list[str]] | None = None,
     ) -> None:
+        """`policies` with engines of their own and `pools` of engines; `engines` by either."""
         self.changed: Callable[[], None] = lambda: None
         self._token, self._discovery = token, discovery
         self._workers = Members(rollout_pb2_grpc.RolloutStub)
         self._engines = {policy: Members(engine_pb2_grpc.EngineStub) for policy in policies}
-        self._static = {"workers": list(workers), **(engines or {})}
+        self._pools = {pool: Members(engine_pb2_grpc.EngineStub) for pool in pools}
+        self._known_workers, self._known_engines = list(workers), engines or {}
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -66,15 +69,24 @@ class Directory:
     def engines(self) -> dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]]:
         return {policy: members.stubs for policy, members in self._engines.items()}
 
+    @property
+    def pools(self) -> dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]]:
+        return {pool: members.stubs for pool, members in self._pools.items()}
+
+    @property
+    def worker_channels(self) -> dict[str, grpc.aio.Channel]:
+        """Like `workers`, for what else they serve."""
+        return self._workers.channels
+
     def open(self) -> None:
         """Connect to those that are known from the start."""
         if self._discovery is None:
-            self._set(self._workers, self._static["workers"])
-            for policy, members in self._engines.items():
-                self._set(members, self._static[policy])
+            self._set(self._workers, self._known_workers)
+            for name, members in (self._engines | self._pools).items():
+                self._set(members, self._known_engines[name])
 
     async def close(self) -> None:
-        for members in (self._workers, *self._engines.values()):
+        for members in (self._workers, *self._engines.values(), *self._pools.values()):
             for one in members.channels.values():
                 await one.close()
         for task in list(self._leaving):
@@ -95,9 +107,10 @@ class Directory:
         if found is None:
             return
         news = self._set(self._workers, await addresses(found.workers))
-        for policy, members in self._engines.items():
-            if policy in found.engines:
-                news |= self._set(members, await addresses(found.engines[policy]))
+        named = found.engines | found.pools
+        for name, members in (self._engines | self._pools).items():
+            if name in named:
+                news |= self._set(members, await addresses(named[name]))
         if news:
             self.changed()
 
@@ -105,8 +118,8 @@ class Directory:
         """What there is none of, in words."""
         lacking = [] if self._workers.stubs else ["a worker"]
         return lacking + [
-            f"an engine of {policy}"
-            for policy, members in self._engines.items()
+            f"an engine of {name}"
+            for name, members in (self._engines | self._pools).items()
             if not members.stubs
         ]
 

@@ -1,76 +1,75 @@
-"""Keeps every engine at the weights that its policy stands at.
+"""The engines of all local policies: who serves what, at which version, and where groups go.
 
-One watcher per engine compares what the engine holds with what is wanted, at once when that
-changes and every `Limits.watch` seconds, and loads on any difference. So a fresh version, an engine
-that restarted and one that was away are one case.
+A policy has engines of its own, or shares those of a pool with others. `engine` keeps each at the
+weights that are wanted of it, `binding` says which policy one of a pool serves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import grpc.aio
-import structlog
-from prometheus_client import Counter, Histogram
+from typing import TypeAlias
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, rollout_pb2
+from flexmarl.contracts.v1 import engine_pb2_grpc, rollout_pb2
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
-from flexmarl.orchestrator.calls import StateLostError, fault_of, says
-from flexmarl.orchestrator.issue import Fault, pause
+from flexmarl.orchestrator.engine import Engine, Watcher
 from flexmarl.orchestrator.limits import Limits
-from flexmarl.runtime.errors import JobFailedError
-
-LOADS = Counter("flexmarl_orchestrator_weight_loads_total", "Weight loads by engines.", ["policy"])
-LOAD_SECONDS = Histogram("flexmarl_orchestrator_weight_load_seconds", "Time of one weight load.")
+from flexmarl.orchestrator.sharing import UNBOUND
 
 UNCHANGING = 1 << 62
 """The version of a policy that is always new enough."""
 
-log = structlog.get_logger()
+Stubs: TypeAlias = "Mapping[str, Mapping[str, engine_pb2_grpc.EngineAsyncStub]]"
+"""By policy or pool, then by address: those that are there."""
 
 
 @dataclass(slots=True, eq=False)
-class Engine:
-    """One engine, as it was last seen."""
+class Crew:
+    """The engines of one policy, or of one pool."""
 
-    policy: str
-    address: str
-    stub: engine_pb2_grpc.EngineAsyncStub
-    held: int | None = None
-    """The version that it holds as wanted; None: another one, or it does not answer."""
-    away_since: float | None = None
-    """Since when it does not answer."""
-    trouble: str = ""
-    changed: bool = True
-    """What is held or whether it answers, since that was told."""
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    stubs: Mapping[str, engine_pb2_grpc.EngineAsyncStub]
+    policy: str = UNBOUND
+    pool: str = ""
+    engines: list[Engine] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Each holds what is wanted of it, or is away; and there is one that is not."""
+        wanted = [engine for engine in self.engines if engine.policy != UNBOUND]
+        if not all(one.held is not None or one.away_since is not None for one in wanted):
+            return False
+        if self.pool:
+            return any(engine.answers for engine in self.engines)
+        return any(engine.held is not None for engine in self.engines)
 
 
 class Engines:
-    """The engines of all local policies. `watch` must run while anything waits for them."""
+    """`watch` must run while anything waits for them."""
 
-    def __init__(
-        self,
-        job: MARLJob,
-        stubs: dict[str, dict[str, engine_pb2_grpc.EngineAsyncStub]],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, job: MARLJob, stubs: Stubs, pools: Stubs, limits: Limits) -> None:
+        """`stubs`: by policy of those with engines of their own; `pools`: by pool."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever an engine has come to hold something else."""
-        self._limits = limits
-        self._check = job.spec.weight_sync.check
-        self._external = [policy.name for policy in job.spec.policies if policy.external]
-        self._untrained = set(job.spec.local_policies) - set(job.spec.trained_policies)
-        self._stubs = stubs
-        self._engines: dict[str, list[Engine]] = {policy: [] for policy in stubs}
+        self.news = asyncio.Event()
+        """Set likewise, for whoever binds engines."""
+        spec = job.spec
+        self._drain_seconds = spec.workflow.timeout
+        self._external = [policy.name for policy in spec.policies if policy.external]
+        self._untrained = set(spec.local_policies) - set(spec.trained_policies)
+        self._crews = [Crew(own, policy=policy) for policy, own in stubs.items()]
+        self._crews += [Crew(own, pool=pool) for pool, own in pools.items()]
+        self._crew = {crew.policy: crew for crew in self._crews if crew.policy}
+        self._pools = {crew.pool: crew for crew in self._crews if crew.pool}
+        for pool, policies in spec.engine_pools.items():
+            self._crew |= dict.fromkeys(policies, self._pools[pool])
         self._watching: dict[Engine, asyncio.Task[None]] = {}
         self._joined = asyncio.Event()
         self._wanted: dict[str, WeightsRef] = {}
-        self._changed = asyncio.Condition()
+        self._watcher = Watcher(job, self._wanted, limits, self._tell)
+        self._changed = asyncio.Event()
         self._newest: dict[str, int | None] = {}
         """What `version` found since something changed."""
 
@@ -79,9 +78,10 @@ class Engines:
         if self._wanted.get(policy) == weights:
             return
         self._wanted[policy] = weights
-        for engine in self._engines.get(policy, []):
-            self._hold(engine, None)
+        for engine in self._serving(policy):
+            engine.hold(None)
             engine.wake.set()
+        self._tell()
 
     async def watch(self) -> None:
         """Keep all engines at what is wanted, until cancelled. JobFailedError: they cannot be.
@@ -100,181 +100,114 @@ class Engines:
 
     def _follow(self, group: asyncio.TaskGroup) -> None:
         """Watch those that are there, and nobody else."""
-        for policy, by_address in self._stubs.items():
-            engines = self._engines[policy]
-            for engine in [one for one in engines if by_address.get(one.address) is not one.stub]:
-                engines.remove(engine)
+        for crew in self._crews:
+            for engine in [
+                one for one in crew.engines if crew.stubs.get(one.address) is not one.stub
+            ]:
+                crew.engines.remove(engine)
                 self._watching.pop(engine).cancel()
-                self._newest.clear()
-            known = {engine.address for engine in engines}
-            for address, stub in by_address.items():
+            known = {engine.address for engine in crew.engines}
+            for address, stub in crew.stubs.items():
                 if address not in known:
-                    engine = Engine(policy, address, stub)
-                    engines.append(engine)
-                    self._watching[engine] = group.create_task(self._watch(engine))
+                    engine = Engine(crew.policy, address, stub, crew.pool)
+                    crew.engines.append(engine)
+                    self._watching[engine] = group.create_task(self._watcher.watch(engine))
+        self._tell()
+
+    def _tell(self) -> None:
+        self._newest.clear()
+        self._changed.set()
+        self.news.set()
+        self.on_change()
 
     async def ready(self) -> None:
         """Return once every engine holds what is wanted of it.
 
-        Engines that do not answer are left out, as long as each policy has one that does.
+        Engines that do not answer are left out, as long as each policy and pool has one that does.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: all(map(self._settled, self._engines)))
+        while not all(crew.settled for crew in self._crews):
+            self._changed.clear()
+            await self._changed.wait()
 
     def version(self, policy: str) -> int | None:
         """The newest version that an engine of the policy holds; None: none holds what is wanted.
 
-        Policies that never change are always there: whoever plays waits for them.
+        Of a policy that shares engines, the one that any of them can load. Policies that never
+        change are always there: whoever plays waits for them.
         """
         if policy in self._untrained or policy in self._external:
             return UNCHANGING
         if policy not in self._newest:
-            held = [engine.held for engine in self._engines[policy] if engine.held is not None]
-            self._newest[policy] = max(held, default=None)
+            self._newest[policy] = self._found(policy)
         return self._newest[policy]
+
+    def _found(self, policy: str) -> int | None:
+        crew = self._crew[policy]
+        if crew.pool:
+            there = policy in self._wanted and any(engine.answers for engine in crew.engines)
+            return self._wanted[policy].version if there else None
+        return max((one.held for one in crew.engines if one.held is not None), default=None)
 
     def routes(
         self, newest: int, oldest: int | None = None, policies: Collection[str] | None = None
     ) -> list[rollout_pb2.Route]:
         """A route for each of `policies` (None: all), to engines at versions `oldest` to `newest`.
 
-        `oldest` None: at `newest` alone. Untrained and external policies stand at 0 for ever.
+        `oldest` None: at `newest` alone. Untrained and external policies stand at 0 for ever. Where
+        engines are shared the workers know who serves whom (`binding`).
         """
         routes = []
         for policy in self._external:
             if policies is None or policy in policies:
                 routes.append(rollout_pb2.Route(policy=policy))
-        for policy, engines in self._engines.items():
+        for policy, crew in self._crew.items():
             if policies is not None and policy not in policies:
                 continue
             frozen = policy in self._untrained
             last, first = (0, None) if frozen else (newest, oldest)
-            least = last if first is None else first
-            ready = [
-                engine.address
-                for engine in engines
-                if engine.held is not None and least <= engine.held <= last
-            ]
-            # While none is ready the worker is told all of them and waits for one.
-            everyone = [engine.address for engine in engines]
+            engines = [] if crew.pool else _at(crew.engines, last if first is None else first, last)
             routes.append(
-                rollout_pb2.Route(
-                    policy=policy, version=last, min_version=first, engines=ready or everyone
-                )
+                rollout_pb2.Route(policy=policy, version=last, min_version=first, engines=engines)
             )
         return routes
 
-    def _settled(self, policy: str) -> bool:
-        held = [engine.held is not None for engine in self._engines[policy]]
-        away = [engine.away_since is not None for engine in self._engines[policy]]
-        return any(held) and all(a or b for a, b in zip(held, away, strict=True))
+    # Of pools.
 
-    async def _watch(self, engine: Engine) -> None:
-        attempt = 0
-        while True:
-            try:
-                await self._look(engine)
-                attempt = 0
-                await self._note(engine, None)
-                await self._until_woken(engine, self._limits.watch)
-            except grpc.aio.AioRpcError as error:
-                attempt += 1
-                self._hold(engine, None)
-                engine.trouble = says(error)
-                if error.code() is grpc.StatusCode.NOT_FOUND:  # published, and there no more
-                    raise StateLostError(f"{_name(engine)}: {says(error)}") from error
-                if fault_of(error) is Fault.FATAL:
-                    raise JobFailedError(f"{_name(engine)}: {says(error)}") from error
-                await self._note(engine, error)
-                await self._until_woken(engine, pause(attempt))
+    def bound(self, pool: str) -> dict[str, str]:
+        """Address -> policy, of the engines that answer."""
+        return {one.address: one.policy for one in self._pools[pool].engines if one.answers}
 
-    async def _until_woken(self, engine: Engine, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await engine.wake.wait()
-        except TimeoutError:
-            pass
+    def bind(self, pool: str, address: str, policy: str) -> None:
+        """Have the engine play what it plays to its end, then serve this policy."""
+        for engine in self._pools[pool].engines:
+            if engine.address == address:
+                engine.bind(policy, self._drain_seconds)
+        self._tell()
 
-    async def _look(self, engine: Engine) -> None:
-        """Compare, and load on a difference."""
-        engine.wake.clear()
-        wanted = self._wanted.get(engine.policy)
-        if engine.policy in self._untrained:
-            stats = await engine.stub.Stats(
-                engine_pb2.StatsRequest(), timeout=self._limits.short_call
-            )
-            mine = stats.loaded and stats.policy == engine.policy
-            self._hold(engine, 0 if mine else None)
-            return
-        if wanted is None:
-            return
-        if engine.held is not None:
-            stats = await engine.stub.Stats(
-                engine_pb2.StatsRequest(), timeout=self._limits.short_call
-            )
-            if self._is(stats, engine.policy, wanted):
-                return
-            log.warning(
-                "engine lost its weights",
-                engine=engine.address,
-                wanted=(engine.policy, wanted.version),
-                holds=(stats.policy, stats.version) if stats.loaded else None,
-            )
-        await self._load(engine, wanted)
+    def serving(self, policy: str) -> list[str]:
+        """The engines that can sample it now."""
+        return [one.address for one in self._serving(policy) if one.held is not None]
 
-    def _is(self, stats: engine_pb2.StatsResponse, policy: str, wanted: WeightsRef) -> bool:
-        same = stats.loaded and stats.policy == policy and stats.version == wanted.version
-        checked = self._check and stats.checksum and wanted.checksum
-        return same and (not checked or stats.checksum == wanted.checksum)
+    def counts(self) -> dict[str, int]:
+        """Of engines that serve it now, by policy."""
+        found = Counter(dict.fromkeys(self._crew, 0))
+        found.update(
+            one.policy for crew in self._crews for one in crew.engines if one.held is not None
+        )
+        return dict(found)
 
-    async def _load(self, engine: Engine, wanted: WeightsRef) -> None:
-        self._hold(engine, None)
-        request = engine_pb2.LoadWeightsRequest(policy=engine.policy, weights=wanted)
-        for repeated in (False, True):
-            started = time.monotonic()
-            response = await engine.stub.LoadWeights(request, timeout=self._limits.load)
-            LOADS.labels(engine.policy).inc()
-            LOAD_SECONDS.observe(time.monotonic() - started)
-            if not self._check or response.checksum == wanted.checksum:
-                break
-            if repeated:
-                raise JobFailedError(
-                    f"{_name(engine)} holds other weights than the trainer published: version "
-                    f"{wanted.version} has checksum {wanted.checksum}, the engine computes "
-                    f"{response.checksum} (weightSync.check)"
-                )
-            log.warning("checksum differs, loading again", engine=engine.address)
-        if self._wanted.get(engine.policy) == wanted:
-            self._hold(engine, wanted.version)
-        else:
-            engine.wake.set()
-        log.debug("weights loaded", engine=engine.address, version=wanted.version)
+    def switch_seconds(self, pool: str) -> float:
+        """How long the last change of a policy took in the pool; 0: there was none."""
+        return self._watcher.switch_seconds.get(pool, 0.0)
 
-    async def _note(self, engine: Engine, error: grpc.aio.AioRpcError | None) -> None:
-        """Keep the time since when an engine is away or behind, and tell of what changed."""
-        now = time.monotonic()
-        if error is None:
-            engine.changed |= engine.away_since is not None
-            engine.away_since = None
-        elif engine.away_since is None:
-            engine.away_since, engine.changed = now, True
-            log.warning("engine fails", engine=engine.address, error=engine.trouble)
-        elif now - engine.away_since > self._limits.unreachable:
-            raise JobFailedError(
-                f"{_name(engine)} has been failing for {self._limits.unreachable:g} s: "
-                f"{engine.trouble}"
-            )
-        if engine.changed:
-            engine.changed = False
-            async with self._changed:
-                self._changed.notify_all()
-            self.on_change()
-
-    def _hold(self, engine: Engine, version: int | None) -> None:
-        if version != engine.held:
-            engine.held, engine.changed = version, True
-            self._newest.clear()
+    def _serving(self, policy: str) -> Iterator[Engine]:
+        if policy in self._crew:
+            yield from (one for one in self._crew[policy].engines if one.policy == policy)
 
 
-def _name(engine: Engine) -> str:
-    return f"engine of {engine.policy} at {engine.address}"
+def _at(engines: Collection[Engine], oldest: int, newest: int) -> list[str]:
+    """Those at such a version. While none is the worker is told all of them and waits for one."""
+    ready = [
+        one.address for one in engines if one.held is not None and oldest <= one.held <= newest
+    ]
+    return ready or [engine.address for engine in engines]

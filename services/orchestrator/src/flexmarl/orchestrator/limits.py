@@ -30,6 +30,14 @@ class Limits:
     """For answers of groups that the trainers have seen already."""
     watch: float = 0.5
     """Between two looks at an engine."""
+    drain_look: float = 0.05
+    """Between two looks at an engine that plays turns to their end before it serves another."""
+    tell: float = 1
+    """For a worker to be told who serves whom."""
+    tell_every: float = 0.2
+    """Between two times that workers are told, and asked what wants to be sampled."""
+    shrink: float = 300
+    """A pool wants fewer engines only after it has wanted no more for so long."""
     confirm: float = 5
     """Between two looks at the store: are we still who we think, is a group missing."""
     resting: float = 1

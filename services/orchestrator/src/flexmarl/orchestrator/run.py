@@ -18,6 +18,7 @@ from prometheus_client import Counter
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.orchestrator.admission import open_steps
+from flexmarl.orchestrator.binding import Binder
 from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
 from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.engines import Engines
@@ -158,14 +159,25 @@ class Run:
         await self._take_incarnation()
         services = self._services
         training = Training(self._job, services, self._limits, self._epochs)
-        engines = Engines(self._job, services.directory.engines, self._limits)
-        services.directory.changed = engines.look
+        directory = services.directory
+        engines = Engines(self._job, directory.engines, directory.pools, self._limits)
+        directory.changed = engines.look
+        binder = Binder(
+            self._job,
+            self._incarnation,
+            engines,
+            directory.worker_channels,
+            limits=self._limits,
+            desk=self._desk,
+            job_file=self._inputs.settings.job_file,
+        )
         parts = Parts(
             self._job, self._limits, services.experience, self._workers, engines, training
         )
         async with asyncio.TaskGroup() as background:
             helpers = [
                 background.create_task(engines.watch()),
+                background.create_task(binder.run()),
                 background.create_task(self._guard()),
             ]
             position = self._position

@@ -32,33 +32,38 @@ class Services:
     """The policies that each slot may train; None: any."""
 
 
+def crews(job: MARLJob) -> tuple[list[str], list[str]]:
+    """The policies that have engines of their own, and the pools of engines."""
+    pools = job.spec.engine_pools
+    shared = {policy for policies in pools.values() for policy in policies}
+    return [policy for policy in job.spec.local_policies if policy not in shared], list(pools)
+
+
 def named(job: MARLJob, settings: Settings) -> dict[str, str]:
     """What each service is called in messages -> its address. InvalidJobError: one has none."""
     found = {"experience": settings.experience}
+    own, pools = crews(job)
     found |= {f"trainer {number}": address for number, address in enumerate(settings.trainers)}
     if settings.discovery is not None:
         missing = [name for name, address in found.items() if not address]
         missing += [] if settings.trainers or not job.spec.trained_policies else ["a trainer"]
         missing += [
-            f"engines of {policy}"
-            for policy in job.spec.local_policies
-            if policy not in settings.discovery.engines
+            f"engines of {name}"
+            for name in own + pools
+            if name not in settings.discovery.engines | settings.discovery.pools
         ]
         if missing:
             raise InvalidJobError(f"no address is set for {', '.join(missing)}")
         return found
     found |= {f"worker {number}": address for number, address in enumerate(settings.workers)}
-    for policy in job.spec.local_policies:
-        for number, address in enumerate(settings.engines.get(policy, [])):
-            found[f"engine {number} of {policy}"] = address
+    known = settings.engines | settings.pools
+    for name in own + pools:
+        for number, address in enumerate(known.get(name, [])):
+            found[f"engine {number} of {name}"] = address
     missing = [name for name, address in found.items() if not address]
     missing += [] if settings.workers else ["a worker"]
     missing += [] if settings.trainers or not job.spec.trained_policies else ["a trainer"]
-    missing += [
-        f"an engine of {policy}"
-        for policy in job.spec.local_policies
-        if not settings.engines.get(policy)
-    ]
+    missing += [f"an engine of {name}" for name in own + pools if not known.get(name)]
     if missing:
         raise InvalidJobError(f"no address is set for {', '.join(missing)}")
     return found
@@ -110,12 +115,14 @@ async def connected(job: MARLJob, settings: Settings) -> AsyncIterator[Services]
         async def open_channel(address: str) -> grpc.aio.Channel:
             return await stack.enter_async_context(channel(address, settings.token))
 
+        own, pools = crews(job)
         directory = Directory(
             settings.token,
-            job.spec.local_policies,
+            own,
             settings.discovery,
+            pools=pools,
             workers=settings.workers,
-            engines=settings.engines,
+            engines=settings.engines | settings.pools,
         )
         stack.push_async_callback(directory.close)
         directory.open()

@@ -58,9 +58,9 @@ def bind_engines(
         table.give(engine, table.neediest())
     waiting = {policy: books.waiting.get(policy, now) for policy in table.starving()}
     for policy in sorted(waiting, key=lambda one: (waiting[one], -table.work(one))):
-        engine = table.spare() or table.oldest(max(rules.hysteresis, 2 * rules.cost))
-        if engine is not None:
-            table.give(engine, policy)
+        found = table.spare() or table.oldest(max(rules.hysteresis, 2 * rules.cost))
+        if found is not None:
+            table.give(found, policy)
     apart = None
     if not table.moves and not waiting and (pair := table.pair(rules.delta)):
         giver, taker = pair
