@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from flexmarl.bench.child import run_of
 from flexmarl.contracts.job import API_VERSION
 from flexmarl.rollout.api import Episode, Task
 from flexmarl.runtime.errors import JobFailedError
@@ -88,23 +88,15 @@ async def run_job(
         file.write_text(json.dumps(dict(document)))  # which is YAML, too
         tasks = (json.dumps({"question": f"{number}", "answer": ""}) for number in range(TASKS))
         (directory / "tasks.jsonl").write_text("\n".join(tasks) + "\n")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flexmarl.cli", "run", str(file), "--plain"),
-            *("--run-dir", str(run_dir)),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.TaskGroup() as group:
+        async with (
+            run_of(str(file), "--run-dir", str(run_dir)) as process,
+            asyncio.TaskGroup() as group,
+        ):
             watching = group.create_task(watch(run_dir)) if watch else None
-            try:
-                async with asyncio.timeout(LONGEST_SECONDS):
-                    _, errors = await process.communicate()
-            finally:
-                if process.returncode is None:
-                    process.terminate()
-                    await process.wait()
-                if watching is not None:
-                    watching.cancel()
+            async with asyncio.timeout(LONGEST_SECONDS):
+                _, errors = await process.communicate()
+            if watching is not None:
+                watching.cancel()
         if process.returncode:
             raise JobFailedError(errors.decode(errors="replace").strip())
         text = (run_dir / "metrics.jsonl").read_text()

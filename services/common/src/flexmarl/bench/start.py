@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from flexmarl.bench.child import run_of
 from flexmarl.bench.measure import Measure, alone
 from flexmarl.runtime.errors import JobFailedError
 
@@ -27,25 +27,15 @@ async def first_step(job: Path) -> float:
     """Seconds from starting the command until the first line of metrics.jsonl."""
     run_dir = Path(tempfile.mkdtemp(prefix="flexmarl-bench-"))
     metrics = run_dir / "run" / "metrics.jsonl"
-    command = [sys.executable, "-m", "flexmarl.cli", "run", str(job), "--plain"]
-    command += ["--set", "spec.steps=1", "--run-dir", str(run_dir / "run")]
+    arguments = ("--set", "spec.steps=1", "--run-dir", str(run_dir / "run"))
+    began = time.perf_counter()
     try:
-        began = time.perf_counter()
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
-        said = asyncio.create_task(process.communicate())
-        try:
-            async with asyncio.timeout(LONGEST_SECONDS):
-                while not (metrics.exists() and metrics.stat().st_size):
-                    if process.returncode is not None:
-                        _, errors = await said
-                        raise JobFailedError(f"{job}: {errors.decode(errors='replace').strip()}")
-                    await asyncio.sleep(POLL_SECONDS)
-                return time.perf_counter() - began
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await said
+        async with run_of(str(job), *arguments) as process, asyncio.timeout(LONGEST_SECONDS):
+            while not (metrics.exists() and metrics.stat().st_size):
+                if process.returncode is not None:
+                    _, errors = await process.communicate()
+                    raise JobFailedError(f"{job}: {errors.decode(errors='replace').strip()}")
+                await asyncio.sleep(POLL_SECONDS)
+            return time.perf_counter() - began
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)

@@ -26,10 +26,10 @@ def _prctl(option: int, argument: object) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
-def tie_to_parent(parent: int, name: str) -> None:
-    """From now on this process, called `name`, is killed when `parent` dies."""
+def tie_to_parent(parent: int, name: str, sig: signal.Signals = signal.SIGKILL) -> None:
+    """From now on this process, called `name`, is sent `sig` when `parent` dies."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name[:15].encode()))
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:  # it died before we asked
         os._exit(ORPHANED)
 

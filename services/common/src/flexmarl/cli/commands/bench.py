@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flexmarl.cli.console import INTERRUPTED, leave
+
 if TYPE_CHECKING:
     from flexmarl.bench.measure import Measure
 
@@ -107,8 +109,21 @@ def _show(name: str, measuring: Coroutine[Any, Any, list[Measure]], *, as_json: 
 
     from flexmarl.bench import measure
 
-    measures = asyncio.run(measuring)
+    try:
+        measures = asyncio.run(_unless_stopped(measuring))
+    except asyncio.CancelledError:
+        leave(INTERRUPTED)
     if as_json:
         typer.echo(measure.as_json(name, measures))
     else:
         Console().print(measure.as_table(name, measures))
+
+
+async def _unless_stopped(measuring: Coroutine[Any, Any, list[Measure]]) -> list[Measure]:
+    """Signals that mean stop cancel it, so that it ends what it has started."""
+    from flexmarl.local.supervisor import STOP_SIGNALS
+
+    measurer = asyncio.ensure_future(measuring)
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, measurer.cancel)
+    return await measurer
