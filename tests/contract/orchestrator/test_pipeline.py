@@ -15,6 +15,8 @@ from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.orchestrator.limits import Limits
+from flexmarl.rollout.worker import MOST_EPISODES
 from flexmarl.runtime.errors import FullError, UnavailableError
 
 PARTIAL = {"partialRollout": True}
@@ -176,6 +178,26 @@ async def test_without_staleness_groups_wait_for_their_version(
         loaded.set()
         await run
         around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_an_evaluation_has_room_of_its_own_beside_groups_that_are_held(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """As many as may be in flight for training, and no worker is asked for more than it plays."""
+    held_out = {"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2}
+    job = make_job(steps=4, eval=held_out, pipeline=stale(1))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        late = [(2, 4), (2, 5)]
+        worker.gates.update({place: asyncio.Event() for place in late})
+        run = asyncio.ensure_future(around.run(replace(QUICK, episodes_in_flight=4)))
+        await until(lambda: [line["step"] for line in around.lines("evals")] == [0, 2])
+        assert not any(gate.is_set() for gate in worker.gates.values())
+        for gate in worker.gates.values():
+            gate.set()
+        await run
+        around.assert_every_task_was_trained_once()
+    assert 2 * Limits().episodes_in_flight <= MOST_EPISODES
 
 
 async def test_a_straggler_is_trained_in_a_later_step_but_not_later_than_allowed(
