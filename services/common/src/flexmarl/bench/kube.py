@@ -62,8 +62,13 @@ class Kube:
             header_params={"Accept": "application/json"},
             auth_settings=["BearerToken"],
         )
-        response = await self._api.call_api(*request, _request_timeout=3600)
-        async with response.response as stream:
+        while True:
+            answer = await self._api.call_api(*request, _request_timeout=3600)
+            if answer.status != 429:  # as a definition that is new says
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        async with answer.response as stream:
+            stream.raise_for_status()
             async for line in stream.content:
                 said = json.loads(line)
                 yield said["type"], said["object"]

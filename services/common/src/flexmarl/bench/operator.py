@@ -1,9 +1,9 @@
 """`bench operator`: what many jobs cost the controller, and how soon a job's pods are there.
 
 A controller of this installation, a process here, serves jobs that only it takes up, in a namespace
-made for them. Their pods name a scheduler that does not exist, so no node runs anything: it does
-not matter whether the cluster has nodes. How soon pods start is measured with a release of the
-chart, whose images the nodes have.
+made for them. No node runs any of it: where there are nodes, pods name a scheduler that does not
+exist (and the controller tries these templates first, as it does for every user's). How soon pods
+start is measured with a release of the chart, whose images the nodes have.
 """
 
 from __future__ import annotations
@@ -71,15 +71,14 @@ def document(name: str, namespace: str) -> Object:
     }
 
 
-def unplaced(job: Object) -> Object:
-    """The same, its pods for a scheduler that does not exist."""
+def ours(job: Object, *, nodes: bool) -> Object:
+    """The same for our controller only; with `nodes`, for a scheduler that does not exist."""
     made = copy.deepcopy(job)
-    template = {"spec": {"schedulerName": NOBODY}}
-    roles = ("orchestrator", "worker", "engine", "trainer", "experience")
-    made["spec"] |= {
-        "managedBy": MANAGED_BY,
-        "roles": {role: {"template": template} for role in roles},
-    }
+    made["spec"]["managedBy"] = MANAGED_BY
+    if nodes:
+        template = {"spec": {"schedulerName": NOBODY}}
+        roles = ("orchestrator", "worker", "engine", "trainer", "experience")
+        made["spec"]["roles"] = {role: {"template": template} for role in roles}
     return made
 
 
@@ -206,10 +205,11 @@ async def _no_pods(at: Kube, namespace: str, job: str) -> None:
 async def _create(at: Kube, namespace: str, names: Sequence[str]) -> dict[str, float]:
     """When each was created."""
     gate, created = asyncio.Semaphore(CREATED_AT_ONCE), {}
+    nodes = bool((await at.call("GET", "/api/v1/nodes"))["items"])
 
     async def one(name: str) -> None:
         async with gate:
-            await at.call("POST", jobs_in(namespace), unplaced(document(name, namespace)))
+            await at.call("POST", jobs_in(namespace), ours(document(name, namespace), nodes=nodes))
             created[name] = time.monotonic()
 
     async with asyncio.TaskGroup() as group:
