@@ -80,7 +80,8 @@ def test_it_may_do_what_its_code_does_and_nothing_else(helm: Helm, repo: Path) -
 
 def _named(text: str) -> set[tuple[str, str]]:
     """Kinds that a call names itself."""
-    return {(kind, verb) for verb, kind in re.findall(r'cluster\.(get|delete)\("(\w+)"', text)}
+    calls = re.findall(r'cluster\.(get|delete|listed)\(\s*"(\w+)"', text)
+    return {(kind, "list" if verb == "listed" else verb) for verb, kind in calls}
 
 
 def _kind(resource: str) -> str:

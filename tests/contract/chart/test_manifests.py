@@ -97,8 +97,10 @@ def test_what_a_plain_install_makes(helm: Helm) -> None:
     assert own == [
         ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl"),
         ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl-edit"),
+        ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl-nodes"),
         ("ClusterRole", "", f"{NAMESPACE}:demo-flexmarl-view"),
         ("ClusterRoleBinding", "", f"{NAMESPACE}:demo-flexmarl"),
+        ("ClusterRoleBinding", "", f"{NAMESPACE}:demo-flexmarl-nodes"),
         ("CustomResourceDefinition", "", "marljobs.flexmarl.io"),
         ("Deployment", NAMESPACE, "demo-flexmarl"),
         ("NetworkPolicy", NAMESPACE, "demo-flexmarl"),

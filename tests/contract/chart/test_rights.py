@@ -8,6 +8,7 @@ from typing import Any
 from tests.contract.chart.helm import NAMESPACE, Helm, Manifest, identities, one
 
 Right = tuple[str, str, str]
+NODES: Right = ("", "nodes", "list")
 
 
 def rights(roles: Iterable[Manifest]) -> set[Right]:
@@ -48,13 +49,23 @@ def test_it_may_not_touch_what_gives_rights(helm: Helm) -> None:
 
 def test_serving_namespaces_it_may_do_the_same_in_them_and_nothing_elsewhere(helm: Helm) -> None:
     everywhere = rights(bound(helm.render(), "demo-flexmarl"))
-    roles = bound(helm.render({"watch.namespaces": ["blue", "green"]}), "demo-flexmarl")
+    chosen = {"watch.namespaces": ["blue", "green"], "rbac.nodes": False}
+    roles = bound(helm.render(chosen), "demo-flexmarl")
     assert [(role["kind"], role["metadata"]["namespace"]) for role in roles] == [
         ("Role", "blue"),
         ("Role", "green"),
     ]
     for role in roles:
-        assert rights([role]) == everywhere
+        assert rights([role]) == everywhere - {NODES}
+
+
+def test_of_nodes_it_may_only_list_them_and_not_at_all_where_that_is_off(helm: Helm) -> None:
+    for namespaces in ([], ["blue"]):
+        watched = {"watch.namespaces": namespaces}
+        may = rights(bound(helm.render(watched), "demo-flexmarl"))
+        assert {right for right in may if right[1] == "nodes"} == {NODES}
+        may_not = rights(bound(helm.render({**watched, "rbac.nodes": False}), "demo-flexmarl"))
+        assert may_not == may - {NODES}
 
 
 def test_rights_can_be_left_to_others(helm: Helm) -> None:

@@ -30,7 +30,7 @@ tests/contract/chart/test_controller.py. To apply an object is to create or to p
   verbs: [create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
   verbs: [list, watch, create, patch, delete]
