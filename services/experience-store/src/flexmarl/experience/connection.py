@@ -39,6 +39,10 @@ _PASSING = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "READONLY", "MASTERDOWN"
 """Replies of a server that will take the same command later."""
 
 
+class NotAdmittedError(InvalidJobError):
+    """The server refuses user or password. Whoever admits users may not have done it yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """What groups lie in."""
@@ -120,7 +124,7 @@ async def check_server(redis: Redis, tag: str) -> Server:
             raise InvalidJobError(f"store.url: its user lacks a right: {error}") from error
         except errors.ConnectionError as error:
             if why := _refusal(error):
-                raise InvalidJobError(f"store.url: {why}") from error
+                raise why from error
             raise
     kind = "valkey" if "valkey_version" in info else "redis"
     version = str(info[f"{kind}_version"])
@@ -157,18 +161,18 @@ async def _check_rights(redis: Redis, tag: str) -> None:
         )
 
 
-def _refusal(error: BaseException) -> str | None:
+def _refusal(error: BaseException) -> InvalidJobError | None:
     """Why no later connection would fare better, where that is so."""
     for cause in _causes(error):  # redis-py wraps what goes wrong while it connects
         if isinstance(cause, errors.AuthenticationError):
-            return f"the server refuses its user or password: {cause}"
+            return NotAdmittedError(f"store.url: the server refuses its user or password: {cause}")
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"the server's certificate is not trusted ({cause.verify_message}); "
+            return InvalidJobError(
+                f"store.url: the server's certificate is not trusted ({cause.verify_message}); "
                 "store.caFile names the authority that signed it"
             )
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-            return f"no TLS with the server: {cause.reason or cause}"
+            return InvalidJobError(f"store.url: no TLS with the server: {cause.reason or cause}")
     return None
 
 

@@ -6,6 +6,7 @@ import structlog
 from flexmarl.contracts.job import MARLJob
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.capacity import check_capacity
+from flexmarl.experience.connection import NotAdmittedError, Server
 from flexmarl.experience.keys import job_tag
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
@@ -47,7 +48,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
             wait_jitter=0.05,
         ):
             with attempt:
-                server = await store.check()
+                server = await _checked(store, waits=url != spec.store.url)
         check_capacity(spec, server.max_memory)
         async with serving(
             register(store),
@@ -60,6 +61,16 @@ async def body(settings: Settings, job: MARLJob) -> None:
                 await store.serve()
             finally:
                 store.release()  # a waiting lease is no reason to drain for long
+
+
+async def _checked(store: Store, *, waits: bool) -> Server:
+    """`waits`: somebody else admits this job to the store, and may do so later."""
+    try:
+        return await store.check()
+    except NotAdmittedError as error:
+        if waits:
+            raise UnavailableError(str(error)) from error
+        raise
 
 
 def main() -> None:
