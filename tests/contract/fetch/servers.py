@@ -19,6 +19,7 @@ import httpx
 
 COMMIT = "c0ffee" * 6 + "c0de"
 SLICE = 16 << 10
+LOCAL = ("127.0.0.1", 0)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Hub:
 
 
 @contextmanager
-def serving_hub(hub: Hub) -> Iterator[Hub]:
+def serving_hub(hub: Hub, address: tuple[str, int] = LOCAL) -> Iterator[Hub]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -113,7 +114,7 @@ def serving_hub(hub: Hub) -> Iterator[Hub]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with _serving(Handler) as url:
+    with _serving(Handler, address) as url:
         hub.url = url
         yield hub
 
@@ -174,8 +175,10 @@ def serving_git(root: Path, *, password: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = _Quiet(("127.0.0.1", 0), handler)
+def _serving(
+    handler: type[BaseHTTPRequestHandler], address: tuple[str, int] = LOCAL
+) -> Iterator[str]:
+    server = _Quiet(address, handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

@@ -245,7 +245,7 @@ def test_pods_that_have_what_they_need_are_a_condition() -> None:
 
 def test_a_source_that_may_come_back_is_waited_for() -> None:
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
-    what = of(manifest(waits, lastState=ended(1, AWAY)))
+    what = of(manifest(waits, lastState=ended(75, AWAY)))
     (found,) = find(what)
     assert (found.reason, found.fatal) == ("SourceUnreachable", False)
     assert found.message == "team-engine-0: hub: down"
@@ -255,9 +255,9 @@ def test_a_source_that_may_come_back_is_waited_for() -> None:
 
 
 def test_trying_again_is_no_restart() -> None:
-    pod = observed.pod(manifest({"running": {}}, lastState=ended(1, AWAY)))
+    pod = observed.pod(manifest({"running": {}}, lastState=ended(75, AWAY)))
     assert (pod.restarts, pod.most_restarts, pod.ended) == (0, 0, None)
-    failed = observed.pod(manifest(ended(1, AWAY), "orchestrator", phase="Failed"))
+    failed = observed.pod(manifest(ended(75, AWAY), "orchestrator", phase="Failed"))
     assert failed.restarts == 0
 
 
@@ -274,7 +274,7 @@ def test_a_source_that_is_not_there_ends_the_job_in_its_words(role: str) -> None
 
 
 def test_a_pod_with_too_little_fails_its_preflight_not_the_fetching() -> None:
-    what = of(manifest({"running": {}}, lastState=ended(1, SMALL)))
+    what = of(manifest({"running": {}}, lastState=ended(75, SMALL)))
     found = conditions(what)
     assert found["PreflightPassed"][:2] == ("False", "VolumeFull")
     assert found["ModelsFetched"][:2] == ("False", "Fetching")
@@ -301,15 +301,18 @@ def test_a_missing_secret_is_told_by_both() -> None:
     assert 'secret "hub" not found; create the Secret' in message
 
 
-def test_a_first_container_that_breaks_is_told_by_its_last_line() -> None:
-    what = of(manifest(ended(137, text="Traceback\n  ...\nMemoryError\n")))
-    (found,) = find(what)
-    assert found.reason == "PreflightFailed"
-    assert found.message == "team-engine-0 cannot be prepared: MemoryError"
+def test_a_first_container_that_breaks_counts_as_any_other() -> None:
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    broken = ended(1, text="Traceback\n  ...\nMemoryError\n")
+    what = of(manifest(waits, lastState=broken))
+    found = {one.reason: one for one in find(what)}
+    assert set(found) == {"ContainerRestarting", "RestartsExceeded"}
+    assert found["RestartsExceeded"].fatal
+    assert found["ContainerRestarting"].message.endswith("MemoryError")
 
 
 def test_a_pod_that_failed_is_forgotten_once_the_next_has_got_further() -> None:
-    old = manifest(ended(1, AWAY), "orchestrator", phase="Failed")
+    old = manifest(ended(75, AWAY), "orchestrator", phase="Failed")
     assert [one.reason for one in find(of(old))] == ["SourceUnreachable"]
     new = manifest(ended(0), "orchestrator", phase="Running")
     assert find(of(old, new)) == []

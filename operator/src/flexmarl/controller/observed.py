@@ -60,10 +60,8 @@ class Pod:
     ended: Ended | None = None
     prepared: bool = True
     """Its first container has ended well."""
-    unprepared: Ended | None = None
-    """How that one failed last."""
     report: Report | None = None
-    """What it said last."""
+    """What it said last; without one it counts as any other container."""
     disrupted: bool = False
     """Failed by no fault of its own: evicted, preempted, its node gone."""
 
@@ -165,19 +163,20 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status", {})
     marks = metadata.get("labels", {})
     everyone = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    containers = [one for one in everyone if one["name"] != CONTAINER]
     first: Manifest = next((one for one in everyone if one["name"] == CONTAINER), {})
+    report = _report(first)
+    containers = [one for one in everyone if report is None or one["name"] != CONTAINER]
     has_first = any(one["name"] == CONTAINER for one in manifest["spec"].get("initContainers", ()))
-    unprepared = _ended([first])
+    prepared = not has_first or _ended_well(first)
     conditions = {one["type"]: one for one in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
     waiting: Manifest = next(
         (state for one in everyone if (state := one.get("state", {}).get("waiting"))), {}
     )
-    if waiting.get("reason") == "CrashLoopBackOff" and "waiting" in first.get("state", {}):
-        waiting = {}  # its last words say more
+    if report is not None and waiting.get("reason") == "CrashLoopBackOff" and not prepared:
+        waiting = {}  # the report says more
     counts = [int(one.get("restartCount", 0)) for one in containers]
-    failed = status.get("phase") == "Failed" and unprepared is None
+    failed = status.get("phase") == "Failed" and (prepared or report is None)
     stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return Pod(
         name=metadata["name"],
@@ -198,9 +197,8 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
         requests=requests(manifest["spec"]) if stuck else {},
         node_selector=manifest["spec"].get("nodeSelector", {}),
         ended=_ended(containers),
-        prepared=not has_first or _ended_well(first),
-        unprepared=unprepared,
-        report=_report(first),
+        prepared=prepared,
+        report=report,
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
     )
 

@@ -11,7 +11,6 @@ from flexmarl.controller.observed import Finding, Observed, Pod
 Reason = tuple[str, str]
 FAILED = "Failed"
 """Phase of a pod."""
-LONGEST = 400
 
 
 def findings(pods: Iterable[Pod]) -> Iterator[Finding]:
@@ -23,10 +22,6 @@ def findings(pods: Iterable[Pod]) -> Iterator[Finding]:
         for found in _blocking(pod):
             text = f"{pod.name}: {found.message}"
             yield Finding(found.reason, text, fatal=found.kind is Kind.HOPELESS)
-        if pod.unprepared is not None and pod.report is None:
-            lines = [line.strip() for line in pod.unprepared.message.splitlines() if line.strip()]
-            words = lines[-1][:LONGEST] if lines else pod.unprepared.reason
-            yield Finding("PreflightFailed", f"{pod.name} cannot be prepared: {words}")
 
 
 def current(pods: Iterable[Pod]) -> list[Pod]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flexmarl.contracts.preparation import CONTAINER
+from flexmarl.contracts.preparation import CONTAINER, PASSING
 from flexmarl.controller.names import ORCHESTRATOR, STEPS, Manifest
 from flexmarl.controller.render.engines import engine_service
 from flexmarl.controller.render.experience import experience_address
@@ -15,9 +15,6 @@ from flexmarl.controller.render.trainers import trainer_service, trainer_set
 from flexmarl.controller.render.workers import worker_service
 from flexmarl.controller.scale import Slots
 from flexmarl.runtime.process import HOPELESS
-
-FAILED = 1
-"""Exit code of a preflight that may be tried again."""
 
 
 def orchestrator(
@@ -63,7 +60,7 @@ def orchestrator(
             "rules": [
                 _rule("FailJob", "main", HOPELESS),
                 _rule("FailJob", CONTAINER, HOPELESS),
-                _rule("Ignore", CONTAINER, FAILED),
+                _rule("Ignore", CONTAINER, PASSING),
                 {
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],

@@ -12,6 +12,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 CONTAINER = "preflight"
+PASSING = 75
+"""Exit code where trying again may help; anything else but 0 and 3 is a fault of ours."""
 PACKED = "flexmarl.io/packed"
 """Annotation of a job whose ConfigMap of files holds an archive, by the name of its entry."""
 MOST_BYTES = 4000

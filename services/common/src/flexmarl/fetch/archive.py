@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import tarfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from flexmarl.fetch.errors import FetchError, Reason, of_os
 
@@ -38,7 +39,8 @@ def unpack(archive: Path, folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(archive, mode="r:gz") as tar:
             members = tar.getmembers()
-            tar.extractall(folder, members, filter="data")
+            for member in members:
+                _put(tar, member, folder)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         says = f"is no archive that `flexmarl apply` makes: {error}; apply the job again"
         raise FetchError(uri, Reason.DAMAGED, says) from error
@@ -48,3 +50,16 @@ def unpack(archive: Path, folder: Path) -> int:
     except OSError as error:
         raise of_os(error, uri, folder) from error
     return len(members)
+
+
+def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """One file, as `pack` knows them: extractall refuses what leads out of the folder only in
+    Pythons newer than the oldest that we run on."""
+    path = PurePosixPath(member.name)
+    stream = tar.extractfile(member) if member.isreg() else None
+    if stream is None or path.is_absolute() or ".." in path.parts:
+        raise tarfile.TarError(f"{member.name!r} is no plain file in a folder")
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        shutil.copyfileobj(stream, out)

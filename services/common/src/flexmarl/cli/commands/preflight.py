@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from flexmarl.cli.console import FAILED, OK, leave, warn
+from flexmarl.cli.console import leave, warn
 
 HOPELESS = 3
-"""Trying again cannot help; 1: it can."""
 
 
 def command(
@@ -27,9 +26,9 @@ def command(
 ) -> None:
     """Look at what a pod was given and fetch what it needs; the controller runs it in each pod.
 
-    Exit code 1: may be tried again; 3: may not, until the job is mended.
+    Exit code 75: may be tried again; 3: may not, until the job is mended.
     """
-    from flexmarl.contracts.preparation import Kind, Preparation
+    from flexmarl.contracts.preparation import PASSING, Kind, Preparation
     from flexmarl.preflight.preparing import blocking, prepare
 
     signal.signal(signal.SIGTERM, _stop)  # the first process of a container has no default
@@ -45,7 +44,8 @@ def command(
         message.write_text(report.text() + "\n", encoding="utf-8")
     if any(found.kind is Kind.HOPELESS for found in report.findings):
         leave(HOPELESS)
-    leave(FAILED if blocking(report.findings) else OK)
+    if blocking(report.findings):
+        leave(PASSING)
 
 
 def _stop(number: int, _frame: object) -> None:
