@@ -164,3 +164,42 @@ def test_restarts_are_bounded_and_wait_longer_each_time(
 def test_the_first_restart_waits_for_the_backoff_itself() -> None:
     policy = RestartPolicy(max=7, backoff=1)
     assert [next_restart(policy, n) for n in range(8)] == [1, 2, 4, 8, 16, 30, 30, None]
+
+
+def test_policies_of_a_pool_share_its_least_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"uri": "random://llama?hidden=8"}
+    plans = planned(
+        pools=[{"name": "few", "role": "engine", "min": 2, "max": 4}],
+        policies=[
+            {"name": "solver", "model": model},
+            *({"name": name, "model": model, "pools": ["few"]} for name in ("a", "b", "c")),
+        ],
+    )
+    assert [name for name in plans if name.startswith("engine-")] == [
+        "engine-solver-0",
+        "engine-few-0",
+        "engine-few-1",
+    ]
+    assert plans["engine-few-0"].heavy
+    shared = settings(plans["engine-few-1"], monkeypatch)
+    assert (shared.pool, shared.policy) == ("few", "")
+    found = settings(plans["orchestrator"], monkeypatch)
+    assert found.pools == {"few": [LAYOUT.address("engine-few-0"), LAYOUT.address("engine-few-1")]}
+    assert list(found.engines) == ["solver"]
+
+
+def test_slots_of_a_pool_train_its_policies_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {"uri": "random://llama?hidden=8"}
+    plans = planned(
+        pools=[{"name": "big", "role": "trainer", "max": 2}],
+        policies=[
+            {"name": "solver", "model": model},
+            *({"name": name, "model": model, "pools": ["big"]} for name in ("a", "b", "c")),
+        ],
+    )
+    found = settings(plans["orchestrator"], monkeypatch)
+    names = ["trainer-0", "trainer-big-0", "trainer-big-1"]
+    assert [name for name in plans if name.startswith("trainer")] == names
+    assert found.trainers == [LAYOUT.address(name) for name in names]
+    big = ["a", "b", "c"]
+    assert found.slot_policies == dict(zip(found.trainers, (["solver"], big, big), strict=True))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexmarl.contracts.job import EngineKind, MARLJob, RestartPolicy
+from flexmarl.contracts.job import EngineKind, MARLJob, MARLJobSpec, RestartPolicy
+from flexmarl.contracts.slots import training_slots
 
 LONGEST_BACKOFF = 30.0
 
@@ -51,12 +52,14 @@ def plan_processes(job: MARLJob, layout: LocalLayout) -> list[ProcessPlan]:
     """Every process of the job, in starting order. None waits for another: they find each other."""
     spec, roles = job.spec, job.spec.roles
     workers = [f"rollout-worker-{i}" for i in range(roles.worker.replicas)]
-    trainers = [
-        f"trainer-{i}" for i in range(roles.trainer.replicas if spec.trained_policies else 0)
-    ]
+    may_train = _trainers(spec)
+    trainers = list(may_train)
+    shared = _shared_engines(spec)
+    pooled = {policy for policies in spec.engine_pools.values() for policy in policies}
     engines = {
         policy: [f"engine-{policy}-{i}" for i in range(roles.engine.replicas)]
         for policy in spec.local_policies
+        if policy not in pooled
     }
     experience = {"experience": layout.address("experience")}
     weights = {"weights": layout.address("weights")} if trainers else {}
@@ -77,9 +80,13 @@ def plan_processes(job: MARLJob, layout: LocalLayout) -> list[ProcessPlan]:
     plans.append(plan("experience", "experience", roles.experience.restart_policy, store))
     if trainers:
         plans.append(plan("weights", "weights", roles.weights.restart_policy, {}))
-    for policy, names in engines.items():
-        heavy = spec.policy(policy).engine.kind is EngineKind.TRANSFORMERS
-        own = weights | {"policy": policy}
+    for what, name_of, names in (
+        *(("policy", policy, names) for policy, names in engines.items()),
+        *(("pool", pool, names) for pool, names in shared.items()),
+    ):
+        like = name_of if what == "policy" else spec.engine_pools[name_of][0]
+        heavy = spec.policy(like).engine.kind is EngineKind.TRANSFORMERS
+        own = weights | {what: name_of}
         plans += [
             plan(name, "engine", roles.engine.restart_policy, own, heavy=heavy) for name in names
         ]
@@ -94,10 +101,31 @@ def plan_processes(job: MARLJob, layout: LocalLayout) -> list[ProcessPlan]:
         "workers": _addresses(layout, workers),
         "trainers": _addresses(layout, trainers),
         "engines": {policy: _addresses(layout, names) for policy, names in engines.items()},
+        "pools": {pool: _addresses(layout, names) for pool, names in shared.items()},
+        "slot_policies": {
+            layout.address(name): policies for name, policies in may_train.items() if policies
+        },
         "resume_from": str(layout.resume_from or ""),
     }
     plans.append(plan("orchestrator", "orchestrator", roles.orchestrator.restart_policy, everyone))
     return plans
+
+
+def _shared_engines(spec: MARLJobSpec) -> dict[str, list[str]]:
+    """Of each pool, its least: there is nobody to start more."""
+    least = {pool.name: pool.min for pool in spec.pools}
+    return {pool: [f"engine-{pool}-{i}" for i in range(least[pool])] for pool in spec.engine_pools}
+
+
+def _trainers(spec: MARLJobSpec) -> dict[str, list[str]]:
+    """Each slot, with the policies that it may train; none named: any."""
+    found = {}
+    slots = training_slots(spec)
+    for at, count in slots.items():
+        stem = f"trainer-{at.pool}" if at.pool else "trainer"
+        allowed = list(at.policies) if len(slots) > 1 else []
+        found |= {f"{stem}-{i}": allowed for i in range(count)}
+    return found
 
 
 def _common(layout: LocalLayout) -> dict[str, Any]:
