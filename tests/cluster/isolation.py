@@ -15,7 +15,7 @@ from .layout import NODE_IP, Layout
 
 CGROUPS = Path("/sys/fs/cgroup")
 CPU_WEIGHT = {"cpu.shares": "8192", "cpu.weight": "800"}
-"""In versions 1 and 2: eight times that of a process beside it, else all pods together have one's."""
+"""In versions 1 and 2: eight times that of a process beside; all pods together would have one's."""
 KERNEL_SETTINGS = ("kernel.panic_on_oops", "kernel.panic", "vm.overcommit_memory")
 """Not per namespace, and a kubelet sets them: `down` puts them back."""
 
