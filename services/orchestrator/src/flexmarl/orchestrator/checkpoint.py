@@ -96,6 +96,11 @@ def finish(
     put_in_place(directory, checkpoint.directory)
 
 
+def is_complete(directory: Path) -> bool:
+    mend(directory)
+    return (directory / MANIFEST).is_file()
+
+
 def read(
     directory: Path, policies: Collection[str], cursor: Callable[[int], Mapping[str, Any]]
 ) -> Checkpoint:
@@ -104,9 +109,8 @@ def read(
     InvalidJobError: it is incomplete, or `cursor(step)` says that the job would not continue the
     sequence of tasks that it stands in.
     """
-    mend(directory)
     path = directory / MANIFEST
-    if not path.is_file():
+    if not is_complete(directory):
         raise InvalidJobError(f"{directory} holds no complete checkpoint: {MANIFEST} is missing")
     try:
         manifest = json.loads(path.read_text())

@@ -59,10 +59,14 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
     """What the store keeps; None when it knows nothing of the job. InvalidJobError: see `read`."""
     if "step" not in fields:
         return None
-    directory = fields["checkpoint"]
+    directory, started = fields["checkpoint"], float(fields["started"])
+    if directory and not checkpoints.is_complete(Path(directory)):
+        newer = from_disk(inputs, started)  # the store forgot its last moments
+        if newer is not None:
+            return newer
     return Position(
         step=int(fields["step"]),
-        started=float(fields["started"]),
+        started=started,
         checkpoint=checkpoint_at(Path(directory), inputs) if directory else None,
         idle=int(fields["idle"]),
         used_up=int(fields["used_up"]),
@@ -72,13 +76,13 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
     )
 
 
-def from_disk(inputs: Inputs, now: float) -> Position | None:
+def from_disk(inputs: Inputs, started: float) -> Position | None:
     """The newest checkpoint of this very submission: the store lost what it knew of the job."""
     found = checkpoints.complete_ones(inputs.checkpoints, {inputs.settings.job_uid})
     if not found:
         return None
     checkpoint = checkpoint_at(found[-1], inputs)
-    return Position(checkpoint.step, now, checkpoint, draws=checkpoint.draws, discard=True)
+    return Position(checkpoint.step, started, checkpoint, draws=checkpoint.draws, discard=True)
 
 
 def checkpoint_at(directory: Path, inputs: Inputs) -> Checkpoint:

@@ -1,0 +1,97 @@
+"""What the store forgot, and what it was not told before a crash: nothing of it is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import redis
+from tests.contract.experience.conftest import Server, running
+from tests.contract.orchestrator.conftest import Team, team
+from tests.contract.orchestrator.test_pipeline import at, stop_before_the_state
+from tests.unit.orchestrator.jobs import make_job
+
+from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.keys import Keys
+
+
+async def test_groups_that_nobody_has_trained_yet_are_played_again(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """They were stored and answered for, so only the store itself can tell."""
+    async with team(make_job(), tmp_path, store_server) as around:
+        lost: list[tuple[int, int]] = []
+
+        def lose(place: tuple[int, int]) -> None:
+            if place[0] == 2 and not lost:
+                lost.append(place)
+                keys = Keys(around.settings.job_uid)
+                with redis.from_url(store_server.url) as server:
+                    server.delete(keys.stored(2), keys.entries("p0", 2), keys.entries("p1", 2))
+
+        around.workers[0].on_stored = lose
+        await around.run()
+        assert [at(request) for request in around.requests].count(lost[0]) == 2
+        around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_a_store_without_the_incarnation_gets_the_next_one_at_once(tmp_path: Path) -> None:
+    """Not when the step ends: until then a restart would find nothing."""
+    with running() as server:
+        async with team(make_job(), tmp_path, server) as around:
+            gate = around.workers[0].gates[2, 3] = asyncio.Event()
+            run = asyncio.ensure_future(around.run())
+            await stands_at(around, step=2, incarnation=1)
+            server.lose_memory()
+            await stands_at(around, step=2, incarnation=2)
+            gate.set()
+            await run
+            around.assert_trained_as_if_nothing_had_happened()
+
+
+async def stands_at(around: Team, step: int, incarnation: int) -> None:
+    """Return once the store says so."""
+    wanted = {"step": str(step), "incarnation": str(incarnation)}
+    async with asyncio.timeout(30):
+        while not wanted.items() <= (await around.experience.get_state()).items():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+async def test_a_step_whose_end_was_not_told_to_the_store_is_closed_by_the_next_incarnation(
+    tmp_path: Path, store_server: Server, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    class CrashError(Exception):
+        pass
+
+    async def close_step(self: ExperienceClient, incarnation: int, step: int) -> None:
+        raise CrashError
+
+    async with team(make_job(steps=steps), tmp_path, store_server) as around:
+        with monkeypatch.context() as patch:
+            patch.setattr(ExperienceClient, "close_step", close_step)
+            with pytest.raises(CrashError):
+                await around.run()
+        assert not (await around.experience.stored(0)).closed
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert (await around.experience.stored(steps - 1)).closed
+
+
+async def test_a_state_from_before_the_last_checkpoints_goes_on_from_the_newest(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """The store forgot its last second, and the checkpoint that it names was pruned in it."""
+    job = make_job(checkpoint={"everySteps": 1, "keep": 1})
+    async with team(job, tmp_path, store_server) as around:
+        await stop_before_the_state(around, step=2)
+        before = await around.experience.get_state()
+        await stop_before_the_state(around, step=4)
+        await around.experience.put_state(await around.experience.take_incarnation(), before)
+        assert before["step"] == "1"
+        assert before["checkpoint"].endswith("step-00000001")
+        kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+        assert "step-00000001" not in kept
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
