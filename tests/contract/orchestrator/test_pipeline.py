@@ -219,6 +219,33 @@ async def test_a_straggler_is_trained_in_a_later_step_but_not_later_than_allowed
         assert around.lines("metrics")[1]["staleness"]["trained"] == 1
 
 
+async def test_a_straggler_that_begins_anew_leaves_its_place_to_another(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """It is due a step later then, so the step ends without it."""
+    job = make_job(steps=5, pipeline=stale(1, **PARTIAL))
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        first, second = asyncio.Event(), asyncio.Event()
+        worker.gates[0, 2] = first
+
+        def fail_once(request: Any) -> bool:
+            if at(request) == (0, 2) and worker.gates[0, 2] is first:
+                worker.gates[0, 2] = second
+                raise UnavailableError("its engine went away")
+            return False
+
+        worker.drops = fail_once
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(place[0] == 1 for place in worker.placed.values()) == 5)
+        first.set()
+        await until(lambda: len(around.lines("metrics")) == 2)
+        second.set()
+        await run
+        around.assert_every_task_was_trained_once()
+        assert worker.placed[0, 2][0] == 2
+
+
 @pytest.mark.parametrize("stored", [False, True])
 async def test_invariant_6_a_worker_that_dies_while_it_stores_a_group_costs_no_task(
     tmp_path: Path, store_server: Server, stored: bool

@@ -62,6 +62,7 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
 ) -> None:
     draws = Draws(steps, per_step, staleness)
     version, mishaps = 0, 10
+    sampled: dict[int, tuple[int, int]] = {}  # draw -> versions of its oldest and newest token
     trained: dict[Place, int] = {}
     while version < steps:
         gone = {*draws.playing, *draws.whole, *draws.placed.values(), *trained.values()}
@@ -79,15 +80,21 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
                 mishaps -= 1
                 draws.issue(draw, version)
             else:
-                draws.finish(draw, draws.playing[draw], version)
-        while (found := draws.place(version)) is not None:
+                sampled[draw] = chance.randint(draws.playing[draw], version), version
+                draws.finish(draw, sampled[draw][0], version)
+        while (found := draws.place()) is not None:
             if mishaps and chance.random() < 0.1:  # whoever held it died
                 mishaps -= 1
                 assert draws.lost(found[1]) == found[0]
-        for draw, oldest in draws.whole.items():
-            assert due(oldest, staleness, steps) >= version, f"draw {draw} became too old"
         while version < steps and sum(step == version for step, _ in draws.placed) == per_step:
-            trained |= {place: draw for place, draw in draws.placed.items() if place[0] == version}
+            assert sorted(draws.at(version)) == sorted(
+                draw for (step, _), draw in draws.placed.items() if step == version
+            )
+            for (step, index), draw in draws.placed.items():
+                if step == version:
+                    trained[step, index] = draw
+                    oldest, newest = sampled[draw]
+                    assert version - staleness <= oldest <= newest <= version
             draws.close(version)
             version += 1
             if mishaps and chance.random() < 0.3:  # the orchestrator died, appends were lost
@@ -101,21 +108,35 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
 
 
 @given(st.integers(0, 2))
-def test_a_checkpoint_forgets_where_draws_of_later_steps_lay_and_not_that_they_were_drawn(
-    ahead: int,
-) -> None:
+def test_falling_back_draws_again_what_was_placed_and_not_trained(ahead: int) -> None:
     draws = Draws(steps=5, per_step=2, staleness=2)
     for draw in range(4 + ahead):
-        if draws.may_issue(draw, 0):
-            draws.issue(draw, 0)
+        assert draws.may_issue(draw, 0)
+        draws.issue(draw, 0)
     for draw in (3, 1, 2):
         draws.finish(draw, 0, 0)
-    while draws.place(0):
+    while draws.place():
         pass
     assert draws.placed == {(0, 0): 3, (0, 1): 1, (1, 0): 2}
-    later = restored(draws.dump(trained_to=1), Draws(5, 2, 2, step=1), [(1, 0)])
+    later = restored(draws.dump(), Draws(5, 2, 2, step=1), [])
     assert later.placed == {}
     assert later.pending == {0, 2} | set(range(4, 4 + ahead))
+
+
+def test_a_draw_that_is_issued_again_is_due_later_and_makes_way() -> None:
+    draws = Draws(steps=3, per_step=2, staleness=1)
+    for draw in range(3):
+        draws.issue(draw, 0)
+    draws.finish(1, 0, 0)
+    draws.finish(2, 0, 0)
+    assert [draws.place(), draws.place()] == [(1, (0, 0)), (2, (0, 1))]
+    draws.close(0)
+    for draw in (3, 4):
+        draws.issue(draw, 1)
+        draws.finish(draw, 1, 1)
+    assert [draws.place(), draws.place()] == [(3, (1, 0)), None]  # the last one is for draw 0
+    draws.issue(0, 1)
+    assert draws.place() == (4, (1, 1))
 
 
 def test_what_the_store_lost_goes_back_to_its_own_place() -> None:
@@ -123,14 +144,14 @@ def test_what_the_store_lost_goes_back_to_its_own_place() -> None:
     for draw in range(2):
         draws.issue(draw, 0)
         draws.finish(draw, 0, 0)
-    assert [draws.place(0), draws.place(0)] == [(0, (0, 0)), (1, (0, 1))]
+    assert [draws.place(), draws.place()] == [(0, (0, 0)), (1, (0, 1))]
     assert draws.lost((0, 0)) == 0
     draws.issue(0, 0)
     draws.issue(2, 0)
     draws.finish(2, 0, 0)
-    assert draws.place(0) == (2, (1, 0))
+    assert draws.place() == (2, (1, 0))
     draws.finish(0, 0, 0)
-    assert draws.place(0) == (0, (0, 0))
+    assert draws.place() == (0, (0, 0))
 
 
 def test_a_draw_that_was_passed_over_is_not_forgotten_by_a_restart() -> None:
@@ -145,7 +166,7 @@ def test_what_may_have_been_stored_after_all_is_not_played_into_another_place() 
     for draw in range(2):
         draws.issue(draw, 0)
         draws.finish(draw, 0, 0)
-    assert [draws.place(0), draws.place(0)] == [(0, (0, 0)), (1, (0, 1))]
+    assert [draws.place(), draws.place()] == [(0, (0, 0)), (1, (0, 1))]
     draws.lost((0, 1))  # the worker died on the way
     kept = restored(draws.dump(), Draws(3, 2, 1), [(0, 0), (0, 1)])
     assert (kept.placed, kept.pending) == ({(0, 0): 0, (0, 1): 1}, set())
@@ -161,8 +182,8 @@ def test_a_draw_that_is_given_up_is_not_issued_again() -> None:
     draws = Draws(steps=3, per_step=2, staleness=1)
     draws.issue(0, 0)
     draws.finish(0, 0, 0)
-    assert draws.place(0) == (0, (0, 0))
+    assert draws.place() == (0, (0, 0))
     draws.lost((0, 0))
     draws.finish(0, 0, 0)
-    assert draws.place(0) == (0, (0, 0))
+    assert draws.place() == (0, (0, 0))
     assert restored(draws.dump(), Draws(3, 2, 1), [(0, 0)]).pending == set()

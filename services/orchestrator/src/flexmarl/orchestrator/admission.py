@@ -35,11 +35,8 @@ def fits(deadlines: Iterable[int], first: int, free: Sequence[int]) -> bool:
     Step `first` + i has `free[i]` places left; later steps than `free` knows have none. Placing
     the most urgent ones first works whenever anything does.
     """
-    wanted = sorted(deadlines)
     room, known = 0, 0
-    for number, deadline in enumerate(wanted, start=1):
-        if deadline < first:
-            return False
+    for number, deadline in enumerate(sorted(deadlines), start=1):
         while known < len(free) and first + known <= deadline:
             room += free[known]
             known += 1

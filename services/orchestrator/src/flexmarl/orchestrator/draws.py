@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexmarl.orchestrator.admission import Place, due, fits, may_take
+from flexmarl.orchestrator.admission import Place, due, may_take
 
 
 @dataclass(slots=True)
@@ -35,14 +35,12 @@ class Draws:
     """Of steps from `step` on."""
     holes: dict[int, Place] = field(default_factory=dict)
     """Draws that must go back where they were: the store lost them, or may have them already."""
-    _room: tuple[int, bool] | None = None
-    """Version and whether one more draw finds a place in time; None: to be computed."""
 
     def _free(self) -> tuple[int, list[int]]:
         """The first step with an open place; open places from there to the last step in reach."""
         reach = range(self.step, min(self.step + 2 * self.staleness + 2, self.steps))
         taken = dict.fromkeys(reach, 0)
-        for step, _ in (*self.placed, *self.holes.values()):
+        for step, _ in self._places():
             taken[step] += 1
         first = next((step for step in reach if taken[step] < self.per_step), reach.stop)
         return first, [self.per_step - taken[step] for step in range(first, reach.stop)]
@@ -57,18 +55,11 @@ class Draws:
 
     def may_issue(self, draw: int, version: int) -> bool:
         """Whether it may start (again) while the job stands at `version`."""
-        if draw in self.holes or draw in self.playing:  # its place is kept already
-            return True
-        if draw // self.per_step > version + self.staleness:  # not drawn yet, see `tasks`
-            return False
-        if self._room is None or self._room[0] != version:  # the same for every draw
-            first, free = self._free()
-            deadlines = [*self._deadlines().values(), due(version, self.staleness, self.steps)]
-            self._room = version, fits(deadlines, first, free)
-        return self._room[1]
+        again = draw in self.holes or draw in self.playing  # its place is kept already
+        # Up to that step there are as many places as draws, and no other is due later.
+        return again or draw // self.per_step <= version + self.staleness
 
     def issue(self, draw: int, version: int) -> None:
-        self._room = None
         self.pending.update(range(self.next, draw))  # passed over: they may not start yet
         self.pending.discard(draw)
         self.next = max(self.next, draw + 1)
@@ -77,7 +68,6 @@ class Draws:
     def lost(self, place: Place) -> int:
         """The store lacks what was placed there; the draw that is played again, and goes back
         there: if it is stored after all, nothing comes twice."""
-        self._room = None
         draw = self.placed.pop(place)
         self.holes[draw] = place
         self.pending.add(draw)
@@ -86,18 +76,15 @@ class Draws:
     def finish(self, draw: int, oldest: int, version: int) -> None:
         """It is whole, or given up, while the job stands at `version`; `oldest`: version of any of
         its tokens, 0 without any."""
-        self._room = None
         self.pending.discard(draw)
         self.whole[draw] = max(oldest, self.playing.pop(draw, version))
 
-    def place(self, version: int) -> tuple[int, Place] | None:
+    def place(self) -> tuple[int, Place] | None:
         """Give the next whole draw its place; None: there is none that may have one now."""
         for draw in self.whole:
             if draw in self.holes:
                 return self._put(draw, self.holes.pop(draw))
         first, free = self._free()
-        if first > min(version + self.staleness, self.steps - 1):
-            return None
         deadlines = self._deadlines()
         eldest: dict[int, int] = {}  # deadline -> draw: all with one deadline are alike
         for draw in self.whole:
@@ -105,22 +92,18 @@ class Draws:
         for deadline, draw in sorted(eldest.items()):
             others = [other for known, other in deadlines.items() if known != draw]
             if may_take(deadline, others, first, free):
-                used = {
-                    index for step, index in (*self.placed, *self.holes.values()) if step == first
-                }
+                used = {index for step, index in self._places() if step == first}
                 index = next(at for at in range(self.per_step) if at not in used)
                 return self._put(draw, (first, index))
         return None
 
     def _put(self, draw: int, place: Place) -> tuple[int, Place]:
-        self._room = None
         del self.whole[draw]
         self.placed[place] = draw
         return draw, place
 
     def close(self, step: int) -> None:
         """That step is trained."""
-        self._room = None
         self.step = step + 1
         self.placed = {place: draw for place, draw in self.placed.items() if place[0] > step}
         for draw in [draw for draw, place in self.holes.items() if place[0] <= step]:
@@ -133,18 +116,17 @@ class Draws:
         """Draws that were issued, or are to be, and whose step is not trained."""
         return {*self.pending, *self.playing, *self.whole, *self.placed.values()}
 
-    def dump(self, *, trained_to: int | None = None) -> str:
-        """As the store or, at a border between steps, a checkpoint keeps it.
+    def at(self, step: int) -> list[int]:
+        """Draws that lie in that step, or go back there."""
+        return [draw for place, draw in self._places().items() if place[0] == step]
 
-        `trained_to`: what was placed in this step and later ones counts as not drawn.
-        """
-        unplaced = {*self.pending, *self.playing, *self.whole}
-        places = self.placed | {place: draw for draw, place in self.holes.items()}
-        if trained_to is None:
-            unplaced -= self.holes.keys()
-        else:
-            unplaced |= {draw for (step, _), draw in places.items() if step >= trained_to}
-            places = {}
+    def _places(self) -> dict[Place, int]:
+        return self.placed | {place: draw for draw, place in self.holes.items()}
+
+    def dump(self) -> str:
+        """As the store and a checkpoint keep it."""
+        places = self._places()
+        unplaced = {*self.pending, *self.playing, *self.whole} - self.holes.keys()
         return json.dumps(
             {
                 "next": self.next,
@@ -157,7 +139,8 @@ class Draws:
 def restored(text: str, fresh: Draws, stored: Iterable[Place]) -> Draws:
     """What `dump` kept, for a new incarnation: nothing is being played any more.
 
-    A placed draw that is not among the `stored` places never got there: it is to be issued again.
+    A placed draw that is not among the `stored` places never got there, or the job fell back to
+    before it was: it is to be issued again.
     """
     known: dict[str, Any] = json.loads(text) if text else {"next": fresh.step * fresh.per_step}
     fresh.next = known["next"]

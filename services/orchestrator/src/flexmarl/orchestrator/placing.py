@@ -83,7 +83,7 @@ class Placing:
                 await self._wake.wait()
                 self._wake.clear()
                 batch = []
-                while (found := self._draws.place(self._owner.version)) is not None:
+                while (found := self._draws.place()) is not None:
                     batch.append(found)
                 if batch:
                     await self._remember()

@@ -115,6 +115,9 @@ class Rollouts:
                 self._open(number)
         OPEN_STEPS.set(len(self._steps))
         self._groups.poke()
+        self._look()
+
+    def _look(self) -> None:
         if self._placing is not None:
             self._placing.look()
 
@@ -159,9 +162,9 @@ class Rollouts:
         for step in [step for step in self._known if step < number - self._tasks.ahead]:
             del self._known[step]
 
-    def draws(self, *, trained_to: int | None = None) -> str:
-        """For the store, or for the checkpoint at `trained_to`; see `Position`."""
-        return "" if self._draws is None else self._draws.dump(trained_to=trained_to)
+    def draws(self) -> str:
+        """For the store or a checkpoint; see `Position`."""
+        return "" if self._draws is None else self._draws.dump()
 
     def refills(self) -> str:
         """For the store; see `Position`."""
@@ -173,7 +176,7 @@ class Rollouts:
             return 0
         groups = [(number, index) for index in range(self._total)]
         if self._draws is not None:
-            groups = [self._nominal(self._draws.placed[place]) for place in groups]
+            groups = [self._nominal(draw) for draw in self._draws.at(number)]
         return sum(self._refills.get(group, 0) >= self._most_refills for group in groups)
 
     def staleness(self, number: int) -> dict[str, int]:
@@ -204,6 +207,7 @@ class Rollouts:
             if draw in self._draws.holes:
                 newest = self._draws.holes[draw][0]
             self._draws.issue(draw, oldest)
+            self._look()  # issued again it is due later: another may have its place
         self._started[group] = self.version
         routes = engines.routes(newest, oldest if self._staleness else None, policies)
         refill = self._refills.get(group, 0)

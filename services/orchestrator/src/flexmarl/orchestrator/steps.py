@@ -173,7 +173,7 @@ class Steps:
         standing = Standing(number, position.checkpoint, position.discard)
         finished = await self._train(step, standing, saving, rollouts)
         if saving is not None:
-            saving = replace(saving, draws=rollouts.draws(trained_to=number + 1))
+            saving = replace(saving, draws=rollouts.draws())
         if not self._spec.pipeline.difficulty and not eval_due(
             self._spec, number + 1, self._evaluated
         ):
