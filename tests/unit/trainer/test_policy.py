@@ -150,8 +150,35 @@ def test_bfloat16_gradients_add_up_in_float32() -> None:
     assert all(parameter.grad is None for parameter in policy.model.parameters())
 
 
-def test_learning_rate_warms_up_and_gradients_are_clipped() -> None:
-    policy = make_policy(Dtype.FLOAT32, lr=0.1, warmup_steps=4, max_grad_norm=1e-3)
+@pytest.mark.parametrize("most", [1e-3, 1e3])
+def test_an_update_steps_on_the_mean_over_all_tokens_whatever_the_folds(most: float) -> None:
+    """The summed gradient is divided once by the global count, then clipped: written down from the
+    formulas, and held against the optimizer's first moments."""
+    policy, examples = make_policy(max_grad_norm=most), make_examples()
+    batch = pad(examples, policy.tokenizer.pad_id)
+    ratio = torch.exp(policy.forward(batch)[0] - torch.from_numpy(batch.old_logprobs))
+    advantages = torch.from_numpy(batch.advantages)
+    pessimistic = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
+    floor = torch.where(advantages < 0, 3 * advantages, -torch.inf)
+    tokens = len(batch.targets)
+    mean = -torch.maximum(pessimistic, floor).sum() / tokens
+    masters = policy.masters
+    expected = dict(zip(masters, torch.autograd.grad(mean, list(masters.values())), strict=True))
+    norm = torch.nn.utils.get_total_norm(expected.values()).item()
+
+    policy.begin()
+    for part in (examples[:1], examples[1:6], examples[6:]):
+        policy.fold(part)
+    assert policy.update(tokens)["grad_norm"] == pytest.approx(norm, rel=1e-6)
+    scale = (1 - policy.spec.training.betas[0]) * min(1.0, most / norm)
+    state = policy.state()
+    for name, gradient in expected.items():
+        moment = state[f"optimizer/exp_avg/{name}"]
+        torch.testing.assert_close(moment, gradient * scale, rtol=1e-5, atol=1e-6 * scale * norm)
+
+
+def test_the_learning_rate_warms_up() -> None:
+    policy = make_policy(Dtype.FLOAT32, lr=0.1, warmup_steps=4)
     rates = []
     for seed in range(6):
         policy.begin()
