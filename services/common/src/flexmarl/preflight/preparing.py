@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 from flexmarl.contracts.preparation import Found, Kind, Preparation, Report, Source
 from flexmarl.preflight import checks, reach
 
-CODE_CACHE = Path("/tmp/flexmarl-code")
-"""Not the cache of models: a branch is to be read anew by each pod."""
+CODE_CACHE = "flexmarl-code"
+"""In the folder of temporary files, not in the cache: a branch is to be read anew by each pod."""
 
 
 def prepare(plan: Preparation, store_url: str = "") -> Report:
@@ -84,8 +85,9 @@ def _fetch(source: Source, into: Path | None) -> tuple[int, list[Found]]:
     from flexmarl.runtime.settings import variables
 
     given = variables(source.variables) if source.variables else {}
+    root = Path(tempfile.gettempdir()) / CODE_CACHE if into else None
     try:
-        found = fetch(source.uri, Part(source.part), CODE_CACHE if into else None, given=given)
+        found = fetch(source.uri, Part(source.part), root, given=given)
         if into is not None:
             copy_into(found, into)
     except FetchError as error:
