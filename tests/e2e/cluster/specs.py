@@ -22,7 +22,7 @@ way."""
 
 
 def policy(name: str, **changes: Any) -> Spec:
-    engine = {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 20}
+    engine = {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 10}
     found = {
         "name": name,
         "model": MODEL,
