@@ -1,12 +1,24 @@
 """Phases, status and plans: what is seen decides, and it settles."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controller.seen import a_pod, observations, seen, subject
 
+from flexmarl.controller.capacity import Room, Rooms
 from flexmarl.controller.findings import GANG, find
-from flexmarl.controller.observed import Ended, JobState, Observed, Progress, Workload
+from flexmarl.controller.observed import (
+    Ended,
+    JobState,
+    Observed,
+    Progress,
+    Workload,
+    seconds,
+    workload,
+)
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Wish, plan
 from flexmarl.controller.status import next_status, phase_of
@@ -151,6 +163,55 @@ def test_a_gang_that_does_not_fit_is_told_as_what_it_lacks() -> None:
     assert found.message.startswith("4 pods wanted, 0 placed: no node has enough nvidia.com/gpu")
     assert "suspend the job, lower the pool's min" in found.message
     assert [each.reason for each in find(seen(pods=tuple(gang)))] == ["GangWaiting"]
+
+
+def test_lacking_capacity_is_told_with_what_is_free_on_nodes_that_match() -> None:
+    stuck = a_pod(
+        unschedulable="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+        requests={"nvidia.com/gpu": 2.0},
+        node_selector={"gpu": "h100"},
+    )
+    have, free = {"nvidia.com/gpu": 4.0}, {"nvidia.com/gpu": 1.0}
+    nodes = (Room({"gpu": "h100"}, have, free), Room({"gpu": "a10"}, have, have))
+    (found,) = find(seen(pods=(stuck,), rooms=Rooms(nodes)))
+    assert found.reason == "InsufficientCapacity"
+    assert "2 nvidia.com/gpu wanted, 1 free of 4" in found.message
+
+
+def test_a_store_that_is_away_is_named_while_its_service_is() -> None:
+    words = "Traceback\nthe store does not answer: Error 111 connecting to 10.0.0.1:6379\n"
+    gone = a_pod("experience", ended=Ended(1, "Error", words))
+    (found,) = find(seen(pods=(gone,)))
+    assert found.reason == "StoreUnreachable"
+    assert "10.0.0.1:6379" in found.message
+    assert not find(seen(pods=(replace(gone, ready=True),)))
+    hopeless = a_pod("experience", ended=Ended(3, "Error", "store.url: it evicts"))
+    (found,) = find(seen(pods=(hopeless,)))
+    assert (found.reason, found.fatal) == ("ProcessFailed", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "silent"),
+    [
+        ("StatefulSet", {"replicas": 1}, True),
+        ("StatefulSet", {"replicas": 2}, False),
+        ("Job", {}, True),
+        ("Job", {"active": 1}, False),
+        ("Job", {"failed": 1}, False),
+    ],
+)
+def test_a_workload_that_lacks_pods_and_does_not_say_why_is_silent(
+    kind: str, status: dict[str, Any], silent: bool
+) -> None:
+    manifest = {
+        "kind": kind,
+        "metadata": {"name": "x", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"replicas": 2},
+        "status": status,
+    }
+    made = seconds("2026-01-01T00:00:00Z")
+    assert workload(manifest, "", "", made + 60).silent is silent
+    assert not workload(manifest, "", "", made + 1).silent
 
 
 def test_a_suspended_job_saves_before_its_pods_go() -> None:

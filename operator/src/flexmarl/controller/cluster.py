@@ -218,8 +218,8 @@ def _refused(status: int, data: bytes) -> RefusedError:
 
 
 @asynccontextmanager
-async def connection() -> AsyncIterator[client.ApiClient]:
-    """To the cluster in which this runs, else to that of the kubeconfig."""
+async def connection(kubeconfig: str | None = None) -> AsyncIterator[client.ApiClient]:
+    """To the cluster in which this runs, else to that of `kubeconfig` or of KUBECONFIG."""
     settings = client.Configuration()
     try:
         config.load_incluster_config(  # type: ignore[no-untyped-call]
@@ -227,7 +227,7 @@ async def connection() -> AsyncIterator[client.ApiClient]:
         )
     except config.ConfigException:
         await config.load_kube_config(  # type: ignore[no-untyped-call]
-            client_configuration=settings
+            kubeconfig, client_configuration=settings
         )
     async with client.ApiClient(settings) as api:
         yield api

@@ -1,0 +1,139 @@
+"""A real API server without a node, and a controller in this process that looks when told to."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.api import api_server, installed
+from tests.cluster.layout import layout
+
+from flexmarl.contracts.crd import crd
+from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.cache import WATCHED, Cache, Key
+from flexmarl.controller.cluster import Cluster, RefusedError, connection
+from flexmarl.controller.names import JOB_LABEL, ROLE_LABEL, Manifest
+from flexmarl.controller.reconcile import Reconciler
+from flexmarl.controller.settings import ControllerSettings
+
+IMAGES = dict.fromkeys(("slim", "trainer", "vllm"), "registry.invalid/flexmarl")
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_numbers = itertools.count()
+
+
+@dataclass
+class World:
+    """A namespace of its own, and what looks at its jobs."""
+
+    cluster: Cluster
+    namespace: str
+    cache: Cache
+    reconciler: Reconciler
+
+    @property
+    def path(self) -> str:
+        return f"/apis/flexmarl.io/v1alpha1/namespaces/{self.namespace}/marljobs"
+
+    async def submit(self, job: Manifest) -> Key:
+        job["metadata"]["namespace"] = self.namespace
+        await self.cluster.call("POST", self.path, body=job)
+        return Key(self.namespace, job["metadata"]["name"])
+
+    async def change(self, path: str, body: Manifest) -> Manifest:
+        content = "application/merge-patch+json"
+        return await self.cluster.call("PATCH", path, body=body, content=content)
+
+    async def read(self) -> None:
+        """Everything, as the watches would bring it."""
+        for kind in WATCHED:
+            labels = "" if kind == "MARLJob" else JOB_LABEL
+            found = await self.cluster.listed(kind, self.namespace, labels=labels)
+            self.cache.resync(kind, found)
+            for one in found:
+                self.cache.put(kind, one)
+
+    async def look(self, key: Key) -> dict[str, Any]:
+        """At everything; the status then."""
+        await self.read()
+        await self.reconciler.look(key)
+        job = await self.cluster.call("GET", f"{self.path}/{key.name}")
+        status: dict[str, Any] = job.get("status", {})
+        return status
+
+    async def until(self, key: Key, reason: str, seconds: float = 60) -> dict[str, Any]:
+        """Look until the job gives that reason."""
+        end = time.monotonic() + seconds
+        while (status := await self.look(key)).get("reason") != reason:
+            assert time.monotonic() < end, status
+        return status
+
+    async def limit(self, name: str, hard: Mapping[str, str]) -> None:
+        """By a ResourceQuota."""
+        where = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
+        body = {"metadata": {"name": name}, "spec": {"hard": dict(hard)}}
+        await self.cluster.call("POST", where, body=body)
+
+    async def gone(self, *kinds: str, key: Key | None = None, seconds: float = 60) -> None:
+        """Wait until there is none; `key`: look at that job meanwhile."""
+        end = time.monotonic() + seconds
+        while left := [kind for kind in kinds if await self.names(kind)]:
+            assert time.monotonic() < end, left
+            if key is not None:
+                await self.read()
+                await self.reconciler.look(key)
+
+    async def pod(self, role: str) -> str:
+        """One of that role, once there is one."""
+        end = time.monotonic() + 60
+        while True:
+            labels = f"{ROLE_LABEL}={role}"
+            for pod in await self.cluster.listed("Pod", self.namespace, labels=labels):
+                return str(pod["metadata"]["name"])
+            assert time.monotonic() < end
+
+    async def names(self, kind: str) -> set[str]:
+        labels = "" if kind == "MARLJob" else JOB_LABEL
+        found = await self.cluster.listed(kind, self.namespace, labels=labels)
+        return {one["metadata"]["name"] for one in found}
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    if not installed(layout()):
+        pytest.skip("no API server: python -m tests.cluster install")
+    with api_server(layout()) as path:
+        yield path
+
+
+@pytest.fixture
+async def world(kubeconfig: Path) -> AsyncIterator[World]:
+    namespace = f"test-{next(_numbers)}"
+    settings = ControllerSettings(images=IMAGES, namespaces=[namespace])
+    async with connection(str(kubeconfig)) as api, Orchestrators() as orchestrators:
+        cluster = Cluster(api)
+        await _define(cluster)
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await cluster.call("POST", "/api/v1/namespaces", body=body)
+        cache = Cache()
+        yield World(cluster, namespace, cache, Reconciler(settings, cluster, cache, orchestrators))
+
+
+async def _define(cluster: Cluster) -> None:
+    """The MARLJob, served when this returns."""
+    try:
+        await cluster.call("POST", CRDS, body=crd())
+    except RefusedError as error:
+        if error.status != 409:
+            raise
+    end = time.monotonic() + 30
+    while True:
+        try:
+            await cluster.listed("MARLJob")
+            return
+        except RefusedError:
+            assert time.monotonic() < end

@@ -1,0 +1,68 @@
+"""What nodes have left, and how it is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexmarl.controller.capacity import Room, compared, quantity, requests, rooms
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("3", 3), ("100m", 0.1), ("1.5Gi", 1.5 * 2**30), ("2k", 2000), ("64M", 64e6), ("5n", 5e-9)],
+)
+def test_amounts_are_read_as_kubernetes_writes_them(text: str, amount: float) -> None:
+    assert quantity(text) == pytest.approx(amount)
+
+
+def container(**asked: str) -> dict[str, object]:
+    return {"resources": {"requests": asked}}
+
+
+def test_a_pod_asks_for_containers_and_sidecars_together_or_for_what_comes_before_them() -> None:
+    spec = {
+        "containers": [container(cpu="1"), {"resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+        "initContainers": [
+            {**container(cpu="500m"), "restartPolicy": "Always"},
+            container(cpu="2", memory="1Gi"),
+        ],
+    }
+    assert requests(spec) == {"cpu": 2, "memory": 2**30, "nvidia.com/gpu": 2}
+
+
+def node(name: str, gpus: int, **spec: object) -> dict[str, object]:
+    allocatable = {"nvidia.com/gpu": str(gpus), "pods": "110"}
+    return {
+        "metadata": {"name": name, "labels": {"kind": name}},
+        "spec": spec,
+        "status": {"allocatable": allocatable},
+    }
+
+
+def pod(where: str, gpus: int, phase: str = "Running") -> dict[str, object]:
+    asked = {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    return {"spec": {"nodeName": where, "containers": [asked]}, "status": {"phase": phase}}
+
+
+def test_what_is_left_is_what_pods_that_run_did_not_take() -> None:
+    nodes = [node("a", 4), node("b", 2), node("closed", 8, unschedulable=True)]
+    pods = [pod("a", 3), pod("a", 1, "Succeeded"), pod("b", 2), pod("", 9)]
+    found = rooms(nodes, pods, exact=True)
+    assert [room.free["nvidia.com/gpu"] for room in found.nodes] == [1, 0]
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 9))
+def test_free_is_never_below_nothing_nor_above_all(taken: list[int], total: int) -> None:
+    (room,) = rooms([node("a", total)], [pod("a", each) for each in taken], exact=True).nodes
+    assert 0 <= room.free["nvidia.com/gpu"] <= total
+
+
+def test_wanted_and_free_are_told_in_the_units_of_people() -> None:
+    gib = 2**30
+    there = [Room({}, {"memory": 8.0 * gib}, {"memory": free * gib}) for free in (1.0, 1.5)]
+    said = compared("memory", [{"memory": 2.0 * gib}], there, exact=True)
+    assert (
+        said == "2.0 Gi memory wanted, 2.5 Gi free of 16.0 Gi and no more than 1.5 Gi on one node"
+    )
+    none = compared("nvidia.com/gpu", [{"nvidia.com/gpu": 1.0}] * 2, there, exact=False)
+    assert none == "2 nvidia.com/gpu wanted, at most 0 free of 0"
