@@ -206,6 +206,23 @@ async def test_invariant_7_a_group_starts_once_its_participants_have_the_steps_v
         assert {len(line["tasks"]) for line in around.lines("metrics")} == {6}
 
 
+async def test_a_group_that_may_not_start_yet_keeps_none_behind_it_from_starting(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """Though only one is played at a time."""
+    records = [{**r, "who": "p0" if n % 2 else "p0, p1"} for n, r in enumerate(RECORDS)]
+    workflow = {"name": "solver-verifier", "participants": "who"}
+    job = make_job(workflow=workflow)
+    async with team(job, tmp_path, store_server, records=records) as around:
+        gate = around.trainers[1].gates["p1", 0] = asyncio.Event()
+        run = asyncio.ensure_future(around.run(replace(QUICK, episodes_in_flight=2)))
+        alone = [task for task in tasks_of(around, 1) if int(task) % 2]
+        await until(lambda: [r.task_id for r in around.requests if r.id.step == 1] == alone)
+        gate.set()
+        await run
+        around.assert_every_task_was_trained_once()
+
+
 def tasks_of(around: Team, step: int) -> list[str]:
     spec = around.job.spec
     found = tasks_of_step(RECORDS, spec.seed, spec.data.shuffle, step, spec.batch.tasks_per_step)

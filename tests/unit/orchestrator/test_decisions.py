@@ -63,31 +63,24 @@ PLACES = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9)))
 
 @given(
     PLACES,
-    st.integers(0, 9),
     st.dictionaries(st.tuples(st.integers(0, 3), st.integers(0, 9)), st.integers(0, 5)),
     st.integers(1, 4),
-    st.integers(0, 25),
 )
-def test_every_waiting_group_is_issued_in_order_or_given_up_as_far_as_there_is_room(
-    waiting: set[tuple[int, int]],
-    in_flight: int,
-    failures: dict[tuple[int, int], int],
-    tries: int,
-    room: int,
+def test_every_waiting_group_is_issued_in_order_or_given_up(
+    waiting: set[tuple[int, int]], failures: dict[tuple[int, int], int], tries: int
 ) -> None:
-    issue = decide(waiting, in_flight, failures, tries=tries, room=room)
-    assert set(issue.hopeless) == {g for g in waiting if failures.get(g, 0) >= tries}
-    fresh = sorted(waiting - set(issue.hopeless))
-    assert list(issue.go) == fresh[: max(0, room - in_flight)]
+    issue = decide(waiting, failures, tries=tries)
+    assert list(issue.hopeless) == sorted(g for g in waiting if failures.get(g, 0) >= tries)
+    assert list(issue.go) == sorted(waiting - set(issue.hopeless))
 
 
-@given(st.integers(1, 20), st.integers(1, 7), st.data())
-def test_a_step_ends_whatever_fails_how_often(total: int, room: int, data: st.DataObject) -> None:
+@given(st.integers(1, 20), st.data())
+def test_a_step_ends_whatever_fails_how_often(total: int, data: st.DataObject) -> None:
     waiting = {(0, index) for index in range(total)}
     failures: dict[tuple[int, int], int] = {}
     given_up: set[tuple[int, int]] = set()
     for _ in range(total * 3 * 2):
-        issue = decide(waiting, 0, failures, tries=3, room=room)
+        issue = decide(waiting, failures, tries=3)
         if not issue.go and not issue.hopeless:
             break
         given_up.update(issue.hopeless)

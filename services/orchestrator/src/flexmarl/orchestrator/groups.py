@@ -49,13 +49,15 @@ class Workers:
     async def run(
         self, request: rollout_pb2.RunGroupRequest, seconds: float
     ) -> tuple[str, rollout_pb2.GroupFinished]:
-        """Have one group played: by whom, and what came of it. grpc.aio.AioRpcError as it comes."""
+        """Have one group played: by whom, and what came of it.
+
+        grpc.aio.AioRpcError as it comes. JobFailedError: there is no worker, for too long.
+        """
+        await self._somebody()
         now = time.monotonic()
         resting = {
             worker for worker, at in self._failed_at.items() if now - at < self._limits.resting
         }
-        while not self._stubs:  # noqa: ASYNC110  all are gone for the moment
-            await asyncio.sleep(self._limits.resting)
         here = {worker: self._outstanding[worker] for worker in self._stubs}
         worker = choose_worker(here, resting)
         self._outstanding[worker] += 1
@@ -83,6 +85,16 @@ class Workers:
         request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
         response = await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
         return float(response.store_seconds)
+
+    async def _somebody(self) -> None:
+        """Return once there is a worker."""
+        seconds = self._limits.unreachable
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._stubs:  # noqa: ASYNC110  the directory fills them
+                    await asyncio.sleep(self._limits.resting)
+        except TimeoutError:
+            raise JobFailedError(f"there has been no rollout worker for {seconds:g} s") from None
 
     def _note(self, worker: str, error: grpc.aio.AioRpcError) -> None:
         """Let the worker rest; said once, however many groups it failed."""
@@ -167,19 +179,17 @@ class Groups:
                 await self._wake.wait()
 
     def _start(self, tasks: asyncio.TaskGroup) -> None:
-        todo = decide(
-            self._waiting,
-            len(self._in_flight),
-            self._failures,
-            tries=self._limits.group_tries,
-            room=self._workers.capacity(self._episodes),
-        )
+        todo = decide(self._waiting, self._failures, tries=self._limits.group_tries)
+        room = self._workers.capacity(self._episodes) - len(self._in_flight)
         for group in todo.hopeless:
             self._waiting.discard(group)
             self._in_flight[group] = tasks.create_task(self._give_up(group))
         for group in todo.go:
+            if room <= 0:
+                break
             request = self._owner.request(group)
-            if request is not None:
+            if request is not None:  # else it keeps none behind it from starting
+                room -= 1
                 self._waiting.discard(group)
                 self._in_flight[group] = tasks.create_task(self._play(group, request))
 

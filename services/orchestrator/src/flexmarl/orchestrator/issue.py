@@ -9,28 +9,22 @@ from flexmarl.orchestrator.admission import Place
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What to do now: `go` may be issued, in this order; `hopeless` are stored empty."""
+    """What to do with those that wait: `go` in this order; `hopeless` are stored empty."""
 
     go: tuple[Place, ...]
     hopeless: tuple[Place, ...]
 
 
-def decide(
-    waiting: Iterable[Place],
-    in_flight: int,
-    failures: Mapping[Place, int],
-    *,
-    tries: int,
-    room: int,
-) -> Issue:
+def decide(waiting: Iterable[Place], failures: Mapping[Place, int], *, tries: int) -> Issue:
     """What of the `waiting` groups is to be issued, the earliest place first.
 
-    `failures` counts what each failed by its own fault. At most `room` are to be in flight.
+    `failures` counts what each failed by its own fault.
     """
     ordered = sorted(waiting)
-    hopeless = tuple(place for place in ordered if failures.get(place, 0) >= tries)
-    fresh = [place for place in ordered if failures.get(place, 0) < tries]
-    return Issue(tuple(fresh[: max(0, room - in_flight)]), hopeless)
+    return Issue(
+        go=tuple(place for place in ordered if failures.get(place, 0) < tries),
+        hopeless=tuple(place for place in ordered if failures.get(place, 0) >= tries),
+    )
 
 
 class Fault(Enum):
