@@ -22,6 +22,8 @@ KERNEL_SETTINGS = ("kernel.panic_on_oops", "kernel.panic", "vm.overcommit_memory
 
 def enter_namespace(where: Layout) -> None:
     """Make the namespace, with the node's address on a bridge: a dummy device is not everywhere."""
+    # Where they are built in, or lie outside a container, this fails and is not needed.
+    subprocess.run(["modprobe", "-qa", "br_netfilter", "overlay"], check=False, capture_output=True)
     quiet(["ip", "netns", "add", where.name])
     for command in (
         ["ip", "link", "set", "lo", "up"],

@@ -28,6 +28,8 @@ DEBIAN = {
     "conntrack": "conntrack",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "sysctl": "procps",
+    "modprobe": "kmod",
     "openssl": "openssl",
     "docker-registry": "docker-registry",
     "buildah": "buildah",
