@@ -17,7 +17,15 @@ from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.findings import no_gangs, refused
 from flexmarl.controller.metrics import APPLIES
-from flexmarl.controller.names import JOB_LABEL, MADE_BY, ROLE_LABEL, STEPS, Manifest, reference
+from flexmarl.controller.names import (
+    EVIDENCE,
+    JOB_LABEL,
+    MADE_BY,
+    ROLE_LABEL,
+    STEPS,
+    Manifest,
+    reference,
+)
 from flexmarl.controller.observed import Finding
 from flexmarl.controller.render import WORKLOADS
 
@@ -26,8 +34,6 @@ AT_ONCE = 8
 YOUNG_SECONDS = 5.0
 """After an object was applied it may not be seen yet."""
 UNWATCHED = ("Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy")
-EVIDENCE = "evidence"
-"""Role of what stays of a job's pods when they are gone."""
 
 log = structlog.get_logger()
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from flexmarl.controller.apply import EVIDENCE
 from flexmarl.controller.cache import Key, Objects
 from flexmarl.controller.cluster import Cluster
-from flexmarl.controller.names import Manifest, child, labels, owner
+from flexmarl.controller.names import EVIDENCE, Manifest, child, labels, owner
 
 LINES = 400
 MOST_BYTES = 900_000

@@ -215,7 +215,7 @@ class Reconciler:
         uid = manifest["metadata"]["uid"]
         if job is not None:
             subject = Subject(job, uid, {}, "", "")
-            stays, gang = kept(subject), group(subject)
+            stays, gang = kept(subject, self._installation), group(subject)
         await self._applier.keep_only(key, uid, stays, there, gang)
         self._findings.pop(key, None)
         self._progress.pop(key, None)

@@ -25,7 +25,7 @@ def render(
     spec = subject.job.spec
     engines, slots = scale.engines(spec, wanted), scale.slots(spec)
     return [
-        *kept(subject),
+        *kept(subject, installation),
         access.account(subject),
         access.credentials(subject),
         access.job_file(subject),
@@ -47,6 +47,6 @@ def group(subject: Subject) -> list[Manifest]:
     return gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods)
 
 
-def kept(subject: Subject) -> list[Manifest]:
+def kept(subject: Subject, installation: Installation) -> list[Manifest]:
     """What stays while a job is suspended and after it has ended."""
-    return access.claim(subject)
+    return access.claim(subject, installation)

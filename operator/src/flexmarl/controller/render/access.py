@@ -4,7 +4,14 @@ import base64
 import json
 from urllib.parse import urlsplit
 
-from flexmarl.controller.names import EXPERIENCE, JOB_LABEL, ORCHESTRATOR, ROLE_LABEL, Manifest
+from flexmarl.controller.names import (
+    EXPERIENCE,
+    JOB_LABEL,
+    ORCHESTRATOR,
+    READER,
+    ROLE_LABEL,
+    Manifest,
+)
 from flexmarl.controller.render.parts import METRICS_PORT, PORT, Installation, Subject
 
 SIZE = "10Gi"
@@ -49,8 +56,11 @@ def job_file(subject: Subject) -> Manifest:
     }
 
 
-def claim(subject: Subject) -> list[Manifest]:
-    """The volume of the run, unless the job names one that exists. Kept, it has no owner."""
+def claim(subject: Subject, installation: Installation) -> list[Manifest]:
+    """The volume of the run, unless the job names one that exists. Kept, it has no owner.
+
+    It says how a pod is made that reads it, for who has nothing but the claim any more.
+    """
     wanted = subject.job.spec.checkpoint.claim
     if wanted.name is not None:
         return []
@@ -60,11 +70,16 @@ def claim(subject: Subject) -> list[Manifest]:
     }
     if wanted.storage_class is not None:
         spec["storageClassName"] = wanted.storage_class
+    metadata = subject.metadata(subject.child("run"), "job", owned=not wanted.retain)
+    reader: Manifest = {"image": installation.images["slim"]}
+    if installation.pull_secrets:
+        reader["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
+    metadata["annotations"] = {READER: json.dumps(reader)}
     return [
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": subject.metadata(subject.child("run"), "job", owned=not wanted.retain),
+            "metadata": metadata,
             "spec": spec,
         }
     ]

@@ -12,6 +12,12 @@ from typing import Any, TypeVar
 import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.stream.ws_client import (
+    ERROR_CHANNEL,
+    STDERR_CHANNEL,
+    STDOUT_CHANNEL,
+    WsApiClient,
+)
 
 from flexmarl.cli.console import FAILED, INVALID, CommandError
 from flexmarl.cli.pack import JOB_LABEL
@@ -102,6 +108,58 @@ class Cluster:
             label_selector=selector,
         )
         return sorted(found["items"], key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    async def claim(self, name: str) -> Object | None:
+        call = self._core.read_namespaced_persistent_volume_claim_without_preload_content
+        return await self._answer(call, name, self.namespace, missing=name) or None
+
+    async def config_map(self, name: str) -> Object | None:
+        call = self._core.read_namespaced_config_map_without_preload_content
+        return await self._answer(call, name, self.namespace, missing=name) or None
+
+    async def pod(self, name: str) -> Object:
+        call = self._core.read_namespaced_pod_without_preload_content
+        return await self._answer(call, name, self.namespace)
+
+    async def create_pod(self, pod: Object) -> None:
+        call = self._core.create_namespaced_pod_without_preload_content
+        await self._answer(call, self.namespace, pod)
+
+    async def delete_pod(self, name: str) -> None:
+        call = self._core.delete_namespaced_pod_without_preload_content
+        await self._answer(call, name, self.namespace, missing=name)
+
+    async def output(self, pod: str, container: str, command: list[str]) -> AsyncIterator[bytes]:
+        """What a command writes in a pod, piece by piece; CommandError: it failed."""
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        _, url, headers, *_ = await self._api.param_serialize(
+            "GET",
+            f"/api/v1/namespaces/{self.namespace}/pods/{pod}/exec",
+            query_params=query,
+            auth_settings=["BearerToken"],
+        )
+        said, outcome = b"", b""
+        try:
+            async with (
+                WsApiClient(self._api.configuration, heartbeat=SECONDS) as api,  # type: ignore[no-untyped-call]
+                await api.request("GET", url, headers=headers, _preload_content=False) as socket,
+            ):
+                async for message in socket:
+                    channel, data = message.data[0], message.data[1:]
+                    if channel == STDOUT_CHANNEL and data:
+                        yield data
+                    elif channel == STDERR_CHANNEL:
+                        said = (said + data)[-2000:]
+                    elif channel == ERROR_CHANNEL:
+                        outcome += data
+        except aiohttp.WSServerHandshakeError as error:
+            raise refusal(error.status, {"message": error.message}, self.namespace) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        if parsed(outcome).get("status") != "Success":
+            words = said.decode(errors="replace").strip() or parsed(outcome).get("message")
+            raise CommandError(f"{pod}: {words or 'the connection ended early'}")
 
     async def log(
         self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool

@@ -7,6 +7,7 @@ from typing import Any
 from flexmarl.cli.cluster import Cluster, Object, connected
 from flexmarl.cli.console import CommandError
 from flexmarl.cli.find import RUNS
+from flexmarl.controller.names import child
 
 ENDED = ("Complete", "Failed")
 
@@ -45,26 +46,6 @@ async def looked_for(
         raise CommandError(f'There is no run "{name}" in {RUNS.absolute()}. {error}') from None
 
 
-async def whereabouts(name: str, namespace: str | None, context: str | None) -> str:
-    """Where the files of a job's run lie, and the commands that make a report of them."""
-    async with connected(namespace, context) as cluster:
-        job = await looked_for(cluster, name, namespace, context)
-        pods = await cluster.pods(name, "orchestrator")
-    folder = f"{name}-{job['metadata']['uid'][:8]}"
-    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
-    if not running:
-        return (
-            f"The files of this run lie in {folder}/ of the claim {claim_of(job)}, and no pod of "
-            f"the job is there to read them. Mount the claim in a pod, copy that folder to "
-            f"{RUNS / name}, then: flexmarl report {name}"
-        )
-    pod = running[-1]["metadata"]["name"]
-    return (
-        f"kubectl cp --namespace {cluster.namespace} {pod}:/flexmarl/run/{folder} {RUNS / name} "
-        f"&& flexmarl report {name}"
-    )
-
-
 def phase_of(job: Object) -> str:
     return str(status_of(job).get("phase") or "Pending")
 
@@ -78,4 +59,4 @@ def claim_of(job: Object) -> str:
     """The volume that holds the run's files, and outlives its pods."""
     checkpoint = job["spec"].get("checkpoint") or {}
     given = (checkpoint.get("claim") or {}).get("name")
-    return str(given or f"{job['metadata']['name']}-run")
+    return str(given or child(job["metadata"]["name"], "run"))

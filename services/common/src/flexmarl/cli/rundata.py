@@ -66,8 +66,8 @@ class Progress(NamedTuple):
 class RunData:
     """Everything known about the run in `root`; `refresh` brings it up to date."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, copied: bool = False) -> None:
+        self.root, self._copied = root, copied
         self.progress = Progress()
         self.summary: Line | None = None
         self._metrics = JsonLines(root / "metrics.jsonl")
@@ -110,7 +110,8 @@ class RunData:
     @property
     def phase(self) -> str:
         """The phase, or `Stopped` when nobody works on an unfinished run."""
-        return self.progress.phase if self.finished or is_locked(self.root) else "Stopped"
+        known = self.finished or self._copied or is_locked(self.root)
+        return self.progress.phase if known else "Stopped"
 
     @property
     def seconds(self) -> float | None:

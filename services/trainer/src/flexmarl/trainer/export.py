@@ -29,9 +29,8 @@ def export(checkpoint: Path, policy: str, out: Path) -> list[str]:
         raise NotFoundError(
             f"{checkpoint}: no policy {policy!r}; it holds {', '.join(found) or 'none'}"
         )
-    state = verified_state(folder)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidRequestError(f"{out}: exists already and is not empty")
+    state = verified_state(folder, but=TRAINER_ONLY)
+    check_empty(out)
     names = [name for name in state["files"] if name not in TRAINER_ONLY]
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -46,8 +45,14 @@ def export(checkpoint: Path, policy: str, out: Path) -> list[str]:
     return sorted(names)
 
 
-def verified_state(folder: Path) -> dict[str, Any]:
-    """What `state.json` says, once every file that it names is there in full.
+def check_empty(out: Path) -> None:
+    """InvalidRequestError: there is something in it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidRequestError(f"{out}: exists already and is not empty")
+
+
+def verified_state(folder: Path, *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """What `state.json` says, once every file that it names is there in full; `but` some.
 
     InvalidRequestError: naming the file that is missing or cut short.
     """
@@ -60,6 +65,8 @@ def verified_state(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequestError(f"{path}: damaged: {error!r}") from None
     for name, size in files.items():
+        if name in but:
+            continue
         file = folder / name
         if not file.is_file():
             raise InvalidRequestError(f"{file}: missing from the checkpoint")

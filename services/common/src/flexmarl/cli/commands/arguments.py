@@ -34,6 +34,12 @@ NamespaceOption = Annotated[
     str | None,
     typer.Option("--namespace", "-n", metavar="NAME", help="On a cluster; the context's."),
 ]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IMAGE", help="On a cluster: what reads the claim; the installation's own image."
+    ),
+]
 ContextOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the kubeconfig; the current one.")
 ]

@@ -80,6 +80,7 @@ async def _of_pods(
         pods = await cluster.pods(name, role)
         if not pods:
             _say_where(job, role)
+            await _say_kept(cluster, name, role)
             return
         started = [pod for pod in pods if _has_log(pod, previous=previous)]
         for pod in pods:
@@ -139,7 +140,17 @@ def _say_where(job: Object, role: str) -> None:
         for key in ("role", "pod", "exitCode", "message"):
             if failure.get(key) not in (None, ""):
                 say(f"{key}: {failure[key]}")
-        kept = failure.get("logs") or failure.get("log")
-        for line in str(kept or "").splitlines():
-            say(f"{failure.get('pod', '')} | {line}")
     warn(f"Metrics, episodes and checkpoints lie in the claim {claim_of(job)}.")
+
+
+async def _say_kept(cluster: Cluster, job: str, role: str) -> None:
+    """The end of what each pod said, which the controller keeps when a job ends."""
+    from flexmarl.controller.names import EVIDENCE, child
+
+    kept = await cluster.config_map(child(job, EVIDENCE))
+    prefix = child(job, role.removeprefix("rollout-")) if role else ""
+    for name, text in sorted(((kept or {}).get("data") or {}).items()):
+        pod = name.removesuffix(".log")
+        if pod.startswith(prefix):
+            for line in str(text).splitlines():
+                say(f"{pod} | {line}")

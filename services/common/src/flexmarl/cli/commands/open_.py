@@ -1,15 +1,23 @@
-"""`flexmarl open [RUN]`: the page of a run or of a MARLJob, in the browser."""
+"""`flexmarl open [RUN]`: the report of a run or of a MARLJob, in the browser."""
 
 from __future__ import annotations
 
-from flexmarl.cli.commands.arguments import AnyRunArgument, ContextOption, NamespaceOption
-from flexmarl.cli.console import CommandError, say
+from flexmarl.cli.commands.arguments import (
+    AnyRunArgument,
+    ContextOption,
+    ImageOption,
+    NamespaceOption,
+)
+from flexmarl.cli.console import say
 
 
 def command(
-    run: AnyRunArgument = None, namespace: NamespaceOption = None, context: ContextOption = None
+    run: AnyRunArgument = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    image: ImageOption = None,
 ) -> None:
-    """Open a run's report, or the web page of a MARLJob, in the browser; its address is printed."""
+    """Open the report of a run or of a MARLJob in the browser; its address is printed."""
     import webbrowser
 
     from flexmarl.cli.commands.report import write
@@ -20,14 +28,9 @@ def command(
         address = write(root).resolve().as_uri()
     else:
         from flexmarl.cli.cluster import ask
-        from flexmarl.cli.jobs import find, phase_of, status_of
+        from flexmarl.cli.reading import copied_run
 
-        job = ask(find(str(run), namespace, context))
-        address = str(status_of(job).get("url") or "")
-        if not address.startswith(("http://", "https://")):
-            raise CommandError(
-                f"marljob {run} ({phase_of(job)}) has no page; it has one while its orchestrator "
-                "runs, if the installation gives it an address"
-            )
+        root = ask(copied_run(str(run), namespace, context, image))
+        address = write(root, copied=True).resolve().as_uri()
     say(address)
     webbrowser.open(address)

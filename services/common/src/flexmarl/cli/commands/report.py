@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flexmarl.cli.commands.arguments import AnyRunArgument, ContextOption, NamespaceOption
+from flexmarl.cli.commands.arguments import (
+    AnyRunArgument,
+    ContextOption,
+    ImageOption,
+    NamespaceOption,
+)
 from flexmarl.cli.console import say, warn
 
 
 def command(
-    run: AnyRunArgument = None, namespace: NamespaceOption = None, context: ContextOption = None
+    run: AnyRunArgument = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    image: ImageOption = None,
 ) -> None:
     """Write a run's report.html from what it holds now, also while it goes on.
 
-    Of a MARLJob it says where the files lie that a report is made of, and how to get them.
+    Of a MARLJob, its metrics and episodes are copied to a folder below runs/ first: from its
+    orchestrator, or once that is gone by a pod that mounts its claim for some seconds.
     """
     from flexmarl.cli.commands.target import local_run
 
     root = local_run(run, namespace, context)
     if root is None:
         from flexmarl.cli.cluster import ask
-        from flexmarl.cli.jobs import whereabouts
+        from flexmarl.cli.reading import copied_run
 
-        say(ask(whereabouts(str(run), namespace, context)))
+        root = ask(copied_run(str(run), namespace, context, image))
+        say(str(write(root, copied=True)))
         return
     say(str(write(root)))
 
 
-def write(root: Path) -> Path:
-    """Write the report of the run in `root`; its path. A job file that is broken is left out."""
+def write(root: Path, *, copied: bool = False) -> Path:
+    """Write the report of the run in `root`; its path. A job file that is broken is left out.
+
+    `copied`: whoever works on the run does so elsewhere.
+    """
     from flexmarl.cli.report.page import write_report
     from flexmarl.cli.rundata import RunData
     from flexmarl.contracts.reading import JobFileError, load_job
@@ -38,4 +51,4 @@ def write(root: Path) -> Path:
         job = load_job(root / "job.yaml")
     except JobFileError as error:
         warn(f"The report says nothing about the job: {error}")
-    return write_report(RunData(root), job)
+    return write_report(RunData(root, copied=copied), job)
