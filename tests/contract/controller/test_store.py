@@ -1,0 +1,140 @@
+"""Who may enter the store that all jobs share: a real one, as the chart starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from tests.contract.controller.bad_jobs import sound
+
+from flexmarl.controller.findings import find
+from flexmarl.controller.observed import Ended, Observed, Pod
+from flexmarl.controller.store import JobUsers, url_for, user_of
+from flexmarl.experience.connection import connect
+from flexmarl.runtime.grpc import wait_ready
+
+JOB = ("research", "team", "0f3c")
+SERVICE = "from flexmarl.experience import process; process.START_SECONDS = {}; process.main()"
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def running(
+    code: str, environment: Mapping[str, str], log: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    with log.open("ab") as sink:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, env=os.environ | environment, stdout=sink, stderr=sink
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def shared_store(directory: Path, url: str) -> AsyncIterator[str]:
+    code = "from flexmarl.experience.embedded import main; main()"
+    environment = {"FLEXMARL_STORE_URL": url, "FLEXMARL_STORE_DIR": str(directory)}
+    async with running(code, environment, directory / "store.log"):
+        async with connect(url) as client, asyncio.timeout(60):
+            while True:
+                try:
+                    await client.ping()
+                    break
+                except RedisConnectionError:
+                    await asyncio.sleep(0.05)
+        yield url
+
+
+@pytest.fixture
+def url() -> str:
+    return f"redis://operator:{secrets.token_hex(8)}@127.0.0.1:{free_port()}"
+
+
+def service(url: str, directory: Path) -> dict[str, str]:
+    """Environment of the process in front of the store at `url`."""
+    job = directory / "job.yaml"
+    job.write_text(yaml.safe_dump(sound()))
+    return {
+        "FLEXMARL_JOB_FILE": str(job),
+        "FLEXMARL_JOB_UID": JOB[2],
+        "FLEXMARL_STORE_URL": url,
+        "FLEXMARL_LISTEN": f"127.0.0.1:{free_port()}",
+    }
+
+
+def said(process: asyncio.subprocess.Process, log: Path) -> str:
+    """The reason that the controller finds in how the process ended."""
+    assert process.returncode is not None
+    ended = Ended(process.returncode, "Error", log.read_text()[-2000:])
+    pod = Pod("team-experience", "1", "experience", ended=ended)
+    (found,) = find(Observed(now=0, name="team", pods=(pod,)))
+    assert not found.fatal
+    return f"{found.reason}: {found.message}"
+
+
+async def test_a_user_lives_as_long_as_its_job(url: str, tmp_path: Path) -> None:
+    async with shared_store(tmp_path, url):
+        users, name = JobUsers(url), user_of(*JOB)
+        await users.admit(*JOB, "first")
+        await users.admit(*JOB, "second")
+        assert await users.users() == {name}
+        async with connect(url_for(url, name, "second")) as client:
+            assert await client.ping()
+        async with connect(url_for(url, name, "first")) as client:
+            with pytest.raises(AuthenticationError):
+                await client.ping()
+        await users.forget({name})
+        assert await users.users() == set()
+
+
+async def test_the_service_waits_until_its_job_is_admitted(url: str, tmp_path: Path) -> None:
+    async with shared_store(tmp_path, url):
+        environment = service(url_for(url, user_of("default", "tiny", JOB[2]), "pw"), tmp_path)
+        log = tmp_path / "log"
+        async with running(SERVICE.format(120), environment, log) as process:
+            await asyncio.sleep(3)
+            assert process.returncode is None, log.read_text()
+            await JobUsers(url).admit("default", "tiny", JOB[2], "pw")
+            await wait_ready(environment["FLEXMARL_LISTEN"], 60)
+
+
+async def test_a_job_that_nobody_admits_is_told_so_and_may_try_again(
+    url: str, tmp_path: Path
+) -> None:
+    async with shared_store(tmp_path, url):
+        environment = service(url_for(url, "nobody", "pw"), tmp_path)
+        async with running(SERVICE.format(1), environment, tmp_path / "log") as process:
+            assert await process.wait() == 1
+    words = said(process, tmp_path / "log")
+    assert words.startswith("StoreUnreachable")
+    assert "refuses its user or password" in words
+
+
+async def test_a_store_that_is_not_there_is_named(url: str, tmp_path: Path) -> None:
+    environment = service(url, tmp_path)
+    async with running(SERVICE.format(1), environment, tmp_path / "log") as process:
+        assert await process.wait() == 1
+    words = said(process, tmp_path / "log")
+    assert words.startswith("StoreUnreachable")
+    assert "the store does not answer" in words
+    assert "store.secretRef" in words
