@@ -70,8 +70,10 @@ class Lease:
     """In order of arrival; the sequences' arrays are read-only."""
     cursor: str
     """For the next lease of this step."""
+    waited: float
+    """Seconds of the call until there was something to be had, or to its end."""
     seconds: float
-    """Of the call, without those in which there was nothing to be had."""
+    """The others: what the store took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,8 @@ class ExperienceClient:
         started = time.perf_counter()
         groups, rest = read_lease(await self._call(self._lease, request, extra=wait))
         leased = tuple(map(leased_from_wire, groups))
-        return Lease(leased, rest.cursor, time.perf_counter() - started - rest.waited)
+        seconds = time.perf_counter() - started - rest.waited
+        return Lease(leased, rest.cursor, rest.waited, seconds)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted.

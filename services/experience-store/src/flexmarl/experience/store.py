@@ -237,18 +237,17 @@ class Store:
         _check_counters(epoch=epoch, step=step)
         check_cursor(cursor)
         loop = asyncio.get_running_loop()
-        until, waited = loop.time() + wait, 0.0
+        started, waited = loop.time(), 0.0
         limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
         while True:
             arrival = self._arrivals.next()
             async with translated():
                 lease = await self._leases.read(policy, epoch, step, cursor, limit)
-            cursor, left = lease.cursor, until - loop.time()
+            cursor, left = lease.cursor, started + wait - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
                 return lease_message(lease.groups, cursor, waited)
-            waited -= loop.time()
             await self._arrivals.wait(arrival, left)
-            waited += loop.time()
+            waited = loop.time() - started
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted: 0 when done before.

@@ -67,6 +67,8 @@ class Steps:
         self._keeping = asyncio.Lock()
         self._files, self._report, self._desk = files, report, desk
         self._evaluated: list[int] = []
+        self._plays_on = True
+        """Groups of this step or, at its end, of the next one are played."""
         self._store_seconds = 0.0
         self._history: list[Line] = []
         """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
@@ -165,7 +167,7 @@ class Steps:
 
     async def _step(self, rollouts: Rollouts) -> None:
         position, number = self._position, self._position.step
-        step = rollouts.step(number)
+        step, self._plays_on = rollouts.step(number), True
         self._report.now(Phase.RUNNING, number, groups=lambda: (len(step.done), step.total))
         saving = self._checkpoint(number + 1)
         if saving is not None:
@@ -174,10 +176,11 @@ class Steps:
         finished = await self._train(step, standing, saving, rollouts)
         if saving is not None:
             saving = replace(saving, draws=rollouts.draws())
-        if not self._spec.pipeline.difficulty and not eval_due(
+        self._plays_on = not self._spec.pipeline.difficulty and not eval_due(
             self._spec, number + 1, self._evaluated
-        ):
-            rollouts.stand_at(number + 1)  # plays on while this is written down
+        )
+        if self._plays_on:
+            rollouts.stand_at(number + 1)  # while this is written down
         await self._still_ours()
         finished = await self._write(finished, saving)
         used_up = finished.line["counts"].get(USED_UP, 0) == step.total
@@ -280,17 +283,18 @@ class Steps:
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
-        """The store is asked in the block, and nothing else done."""
+        """The store is asked in the block, and nothing else done, unless groups are played."""
         started = time.monotonic()
         try:
             yield
         finally:
-            self._store_seconds += time.monotonic() - started
+            if not self._plays_on:
+                self._store_seconds += time.monotonic() - started
 
     def _stored(self, step: Step, trained: Mapping[str, Trained]) -> float:
         """Seconds that the store took since this was asked last, where nothing overlaps them: from
-        the last group's end until it was stored, what the slowest trainer leased and committed,
-        and our own calls."""
+        the last group's end until it was stored, from then until the slowest trainer had it, its
+        acknowledgement, and our own calls while nothing was played."""
         own, self._store_seconds = self._store_seconds, 0.0
         spent = [result.metrics.get("store_seconds", 0.0) for result in trained.values()]
         return step.store_seconds + max(spent, default=0.0) + own

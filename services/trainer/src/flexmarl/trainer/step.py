@@ -86,7 +86,8 @@ class Step:
                 wait=LEASE_SECONDS,
             )
             cursor = lease.cursor
-            self._store_seconds += lease.seconds
+            # What the store took before is made up for while there is nothing else to do.
+            self._store_seconds = max(0.0, self._store_seconds - lease.waited) + lease.seconds
             await compute.run(partial(self._prepare, self._admit(lease.groups), []))
         await compute.run(partial(self._finish, began))
 

@@ -403,7 +403,7 @@ class LeaseResponse(_message.Message):
     WAITED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     waited: _builtins.float
-    """seconds of the call in which there was nothing to hand out"""
+    """seconds of the call until there was something to hand out"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedGroup]:
         """in the order of arrival"""
