@@ -55,7 +55,10 @@ def alone(make_job: MakeJob) -> Job:
 
 def test_two_engines_for_four_policies_train_what_four_do(make_job: MakeJob, alone: Job) -> None:
     """One of them is killed in the middle, twice."""
-    paced = {"kind": "scripted", "scripted": SCRIPTED["scripted"] | {"tokensPerSecond": 40}}
+    paced = {
+        "kind": "scripted",
+        "scripted": {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 40},
+    }
     job = make_job(pooled(spec(paced), 2, slots=True))
     running = job.start()
     for number in (0, 1):

@@ -1,6 +1,7 @@
 """Manifests: what always holds of them, and a few to look at."""
 
 import copy
+import json
 from typing import Any
 
 import kubernetes_validate
@@ -72,7 +73,7 @@ def test_a_shortened_name_is_another_for_another_child(job: str, parts: list[str
     assert child(job, *parts, "a") != child(job, *parts, "b")
 
 
-@given(st.dictionaries(st.sampled_from([f"policy-{n}" for n in range(3)]), st.integers(0, 9)))
+@given(st.dictionaries(st.sampled_from(["fast", "slots", "gone"]), st.integers(0, 9)))
 def test_scaling_changes_nothing_but_replicas(wanted: dict[str, int]) -> None:
     before, after = (render(subject(pooled()), INSTALLATION, want) for want in ({}, wanted))
     for one, other in zip(before, after, strict=True):
@@ -82,20 +83,45 @@ def test_scaling_changes_nothing_but_replicas(wanted: dict[str, int]) -> None:
         assert one == other
 
 
-@given(
-    st.dictionaries(st.sampled_from([f"policy-{n}" for n in range(3)]), st.integers(0, 99)),
-    st.integers(1, 6),
-    st.integers(0, 4),
-)
-def test_a_pool_keeps_its_bounds_and_serves_everybody(
-    wanted: dict[str, int], least: int, more: int
+@given(st.none() | st.integers(0, 99), st.integers(1, 6), st.integers(0, 4))
+def test_a_pool_is_as_large_as_wanted_within_its_bounds(
+    wanted: int | None, least: int, more: int
 ) -> None:
     plain = pooled()
-    plain["spec"]["pools"][0] |= {"min": least, "max": max(3, least + more)}
-    counts = scale.engines(subject(plain).job.spec, wanted)
-    assert all(count >= 1 for count in counts.values())
-    assert least <= sum(counts.values()) <= max(3, least + more)
-    assert set(counts) == {Engines(f"policy-{n}", "fast") for n in range(3)}
+    plain["spec"]["pools"][0] |= {"min": least, "max": least + more}
+    spec = subject(plain).job.spec
+    counts = scale.engines(spec, {} if wanted is None else {"fast": wanted})
+    assert counts.keys() == {Engines(pool="fast")}
+    (count,) = counts.values()
+    assert least <= count <= least + more
+    assert count == wanted or count in (least, least + more)
+
+
+def test_policies_of_a_pool_share_its_pods_and_others_have_their_own() -> None:
+    plain = pooled()
+    plain["spec"]["policies"][2]["pools"] = ["slots"]
+    manifests = rendered(plain, fast=3)
+    sets = {
+        one["metadata"]["name"]: one["spec"]["replicas"]
+        for one in manifests
+        if one["kind"] == "StatefulSet"
+    }
+    assert sets == {"team-engine-fast": 3, "team-engine-policy-2": 1, "team-trainer-slots": 2}
+    settings = {
+        name: {
+            one["name"]: one.get("value")
+            for one in named(manifests, name)["spec"]["template"]["spec"]["containers"][0]["env"]
+        }
+        for name in ("team-engine-fast", "team-engine-policy-2", "team-orchestrator")
+    }
+    assert settings["team-engine-fast"]["FLEXMARL_POOL"] == "fast"
+    assert "FLEXMARL_POLICY" not in settings["team-engine-fast"]
+    assert settings["team-engine-policy-2"]["FLEXMARL_POLICY"] == "policy-2"
+    assert json.loads(settings["team-orchestrator"]["FLEXMARL_DISCOVERY"] or "") == {
+        "workers": "team-worker.research.svc:7070",
+        "engines": {"policy-2": "team-engines-policy-2.research.svc:7070"},
+        "pools": {"fast": "team-engines-fast.research.svc:7070"},
+    }
 
 
 def test_a_claim_that_is_kept_has_no_owner() -> None:
@@ -188,8 +214,8 @@ def test_trainers_and_engines_with_gpus_are_on_their_nodes_network_if_asked() ->
 
 
 def test_pods_of_pools(snapshot: SnapshotAssertion) -> None:
-    manifests = rendered(pooled(), policy_0=2)
-    assert named(manifests, "team-engine-fast-policy-0") == snapshot
+    manifests = rendered(pooled(), fast=2)
+    assert named(manifests, "team-engine-fast") == snapshot
     assert named(manifests, "team-trainer-slots") == snapshot
 
 

@@ -141,7 +141,8 @@ def test_a_pool_wants_one_for_each_and_none_above_its_share(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=60))
 def test_a_pool_grows_at_once_and_shrinks_late(steps: list[tuple[int, int]]) -> None:
-    now, history, everything = 0, [], []
+    now, everything = 0, []
+    history: list[tuple[float, int]] = []
     for pause, count in steps:
         now += pause
         everything.append((now, count))

@@ -52,6 +52,7 @@ class Orchestrators:
             message=said.message,
             saved=said.saved if said.HasField("saved") else -1,
             wanted=dict(said.wanted),
+            engines=dict(said.engines),
             reward=said.reward if said.HasField("reward") else None,
             tokens_per_second=(
                 said.tokens_per_second if said.HasField("tokens_per_second") else None

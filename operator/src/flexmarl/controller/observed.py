@@ -80,6 +80,7 @@ class Workload:
     uid: str = ""
     silent: bool = False
     """It lacks pods for longer than making them takes, and its conditions do not say why."""
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,9 @@ class Progress:
     saved: int = -1
     """The step that it has saved because it was asked to stop; -1: not yet."""
     wanted: Mapping[str, int] = field(default_factory=dict)
+    """Engines, by pool."""
+    engines: Mapping[str, int] = field(default_factory=dict)
+    """Those that serve it, by policy."""
     reward: float | None = None
     tokens_per_second: float | None = None
 
@@ -217,6 +221,7 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) 
         kind=manifest["kind"],
         name=metadata["name"],
         role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
+        pool=metadata.get("labels", {}).get(POOL_LABEL, ""),
         replicas=int(manifest["spec"].get("replicas", 1)),
         made_by=notes.get(made_by, ""),
         steps=notes.get(steps, ""),
@@ -245,6 +250,12 @@ def _report(container: Mapping[str, Any]) -> Report | None:
         if found := state.get("terminated"):
             return Report.read(found.get("message", ""))
     return None
+
+
+def pools(manifests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Replicas of workloads, by pool."""
+    marks = ((one["metadata"].get("labels", {}).get(POOL_LABEL), one) for one in manifests)
+    return {pool: int(one["spec"].get("replicas", 1)) for pool, one in marks if pool}
 
 
 def _ended(containers: Iterable[Manifest]) -> Ended | None:

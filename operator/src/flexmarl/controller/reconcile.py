@@ -195,7 +195,10 @@ class Reconciler:
             )
             self._findings[key] = (Finding("StoreUnreachable", text),)
             return
-        wanted = self._progress[key].wanted if key in self._progress else {}
+        # While the orchestrator says nothing, pools stay as large as they are.
+        wanted = seeing.pools(there.of("StatefulSet"))
+        if key in self._progress:
+            wanted |= self._progress[key].wanted
         # All that a job's objects are rendered from and that may change while it lives.
         generation = manifest["metadata"].get("generation", 1)
         source = subject.uid, generation, subject.token, subject.store_url, _frozen(wanted)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from flexmarl.contracts.cluster import PoolRole
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.findings import last_words
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
@@ -60,7 +61,7 @@ def next_status(
     found |= _restarts(before, seen)
     found |= _progress(before, seen, spec)
     if spec is not None:
-        found |= _pods(spec, seen)
+        found |= _pods(spec, before, seen)
     conditions = _conditions(seen, findings, phase, (reason, message))
     found["conditions"] = _dated(before.get("conditions", ()), conditions, now)
     return found
@@ -180,8 +181,13 @@ def _progress(before: Mapping[str, Any], seen: Observed, spec: MARLJobSpec | Non
     return found
 
 
-def _pods(spec: MARLJobSpec, seen: Observed) -> Manifest:
-    """Per policy its engines, per pool its pods."""
+def _pods(spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed) -> Manifest:
+    """Per policy its engines, per pool its pods.
+
+    Which engines of a pool serve a policy only the orchestrator knows.
+    """
+    known = {one["name"]: one.get("engines", 0) for one in before.get("policies") or ()}
+    said = seen.progress.engines if seen.progress else known
 
     def ready(pods: Iterable[Pod]) -> int:
         return sum(pod.ready and not pod.deleting for pod in pods)
@@ -189,7 +195,13 @@ def _pods(spec: MARLJobSpec, seen: Observed) -> Manifest:
     version = seen.progress.step if seen.progress else None
     policies = []
     for policy in spec.policies:
-        engines = ready(pod for pod in seen.pods if (pod.role, pod.policy) == (ENGINE, policy.name))
+        pool = spec.pool_of(policy.name, PoolRole.ENGINE)
+        mine = [pod for pod in seen.pods if pod.role == ENGINE]
+        if pool is not None:
+            there = ready(pod for pod in mine if pod.pool == pool.name)
+            engines = min(there, said.get(policy.name, 0))
+        else:
+            engines = ready(pod for pod in mine if pod.policy == policy.name)
         entry: Manifest = {"name": policy.name, "engines": engines}
         if version is not None and policy.trained:
             entry["version"] = version
@@ -197,9 +209,8 @@ def _pods(spec: MARLJobSpec, seen: Observed) -> Manifest:
     pools = []
     for pool in spec.pools:
         mine = [pod for pod in seen.pods if pod.pool == pool.name]
-        entry = {"name": pool.name, "ready": ready(mine), "wanted": 0, "max": pool.max}
-        entry["wanted"] = len([pod for pod in mine if not pod.deleting])
-        pools.append(entry)
+        wanted = sum(one.replicas for one in seen.workloads if one.pool == pool.name)
+        pools.append({"name": pool.name, "ready": ready(mine), "wanted": wanted, "max": pool.max})
     return {"policies": policies, "pools": pools}
 
 

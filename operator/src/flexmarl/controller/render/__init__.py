@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from flexmarl.contracts.slots import training_slots
 from flexmarl.controller import scale
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.render import access, gang
@@ -20,10 +21,10 @@ def render(
 ) -> list[Manifest]:
     """Every object of a job that is to run, in the order in which they are applied.
 
-    `wanted`: engines that the orchestrator asks for, by policy.
+    `wanted`: engines that the orchestrator asks for, by pool.
     """
     spec = subject.job.spec
-    engines, slots = scale.engines(spec, wanted), scale.slots(spec)
+    engines, slots = scale.engines(spec, wanted), training_slots(spec)
     return [
         *kept(subject, installation),
         access.account(subject),
@@ -42,7 +43,7 @@ def render(
 def group(subject: Subject) -> list[Manifest]:
     """The gang: of the pods that start, whatever they are scaled to later."""
     spec = subject.job.spec
-    engines, slots = scale.engines(spec, {}), scale.slots(spec)
+    engines, slots = scale.engines(spec, {}), training_slots(spec)
     pods = 2 + spec.roles.worker.replicas + sum(engines.values()) + sum(slots.values())
     return gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods)
 

@@ -1,4 +1,4 @@
-"""The engines of a job: a StatefulSet for each policy, or for each pool it may use."""
+"""The engines of a job: a StatefulSet for each pool, and for each policy that uses none."""
 
 from __future__ import annotations
 
@@ -26,20 +26,17 @@ def engines(
     subject: Subject, installation: Installation, counts: Mapping[Engines, int]
 ) -> list[Manifest]:
     spec, found = subject.job.spec, []
-    for policy in spec.local_policies:
-        match = selector(subject.name, ENGINE, policy=policy)
-        found.append(
-            service(subject, engine_service(subject, policy), ENGINE, match, policy=policy)
-        )
     for at, count in sorted(counts.items()):
         pool = pool_of(spec, at.pool)
-        kind = spec.policy(at.policy).engine.kind
+        policies = spec.engine_pools[at.pool] if pool else [at.policy]
+        kind = spec.policy(policies[0]).engine.kind
+        match = selector(subject.name, ENGINE, policy=at.policy, pool=at.pool)
         pods = Pods(
             ENGINE,
             installation.images[IMAGE_OF[kind]],
-            {"policy": at.policy},
+            {"pool": at.pool} if pool else {"policy": at.policy},
             policy=at.policy,
-            policies=(at.policy,),
+            policies=tuple(policies),
             pool=at.pool,
             template=template(spec.roles.engine.template, pool),
             resources=resources(
@@ -47,19 +44,21 @@ def engines(
             ),
             placement=placement(pool, network(spec, pool)),
         )
-        parts = ("engine", at.pool, at.policy) if pool else ("engine", at.policy)
-        found.append(
+        name = engine_service(subject, at.pool or at.policy)
+        found += [
+            service(subject, name, ENGINE, match, policy=at.policy, pool=at.pool),
             stateful(
                 subject,
                 installation,
                 pods,
-                name=subject.child(*parts),
-                service_name=engine_service(subject, at.policy),
+                name=subject.child("engine", at.pool or at.policy),
+                service_name=name,
                 replicas=count,
-            )
-        )
+            ),
+        ]
     return found
 
 
-def engine_service(subject: Subject, policy: str) -> str:
-    return subject.child("engines", policy)
+def engine_service(subject: Subject, name: str) -> str:
+    """By which those of a pool, or of a policy that has its own, are found."""
+    return subject.child("engines", name)

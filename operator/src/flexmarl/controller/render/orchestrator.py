@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.preparation import CONTAINER, PASSING
+from flexmarl.contracts.slots import Slots
+from flexmarl.controller import scale
 from flexmarl.controller.names import ORCHESTRATOR, STEPS, Manifest
 from flexmarl.controller.render.engines import engine_service
 from flexmarl.controller.render.experience import experience_address
@@ -13,7 +15,6 @@ from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject
 from flexmarl.controller.render.pods import workload
 from flexmarl.controller.render.trainers import trainer_service, trainer_set
 from flexmarl.controller.render.workers import worker_service
-from flexmarl.controller.scale import Slots
 from flexmarl.runtime.process import HOPELESS
 
 
@@ -22,6 +23,7 @@ def orchestrator(
 ) -> list[Manifest]:
     """Its Job, whose condition is the outcome; nothing that is scaled stands in its template."""
     spec = subject.job.spec
+    own = sorted(scale.engines(spec, {}))
     trainers, allowed = [], {}
     for at, count in sorted(counts.items()):
         for number in range(count):
@@ -34,10 +36,8 @@ def orchestrator(
         "trainers": trainers,
         "discovery": {
             "workers": f"{subject.host(worker_service(subject))}:{PORT}",
-            "engines": {
-                policy: f"{subject.host(engine_service(subject, policy))}:{PORT}"
-                for policy in spec.local_policies
-            },
+            "engines": {one.policy: _found_at(subject, one.policy) for one in own if one.policy},
+            "pools": {one.pool: _found_at(subject, one.pool) for one in own if one.pool},
         },
     }
     if len(counts) > 1:
@@ -78,3 +78,7 @@ def _rule(action: str, container: str, code: int) -> Manifest:
     """What the Job does when a container ends with that exit code."""
     how = {"containerName": container, "operator": "In", "values": [code]}
     return {"action": action, "onExitCodes": how}
+
+
+def _found_at(subject: Subject, engines_of: str) -> str:
+    return f"{subject.host(engine_service(subject, engines_of))}:{PORT}"

@@ -24,6 +24,7 @@ def service(
     headless: bool = True,
     publish_not_ready: bool = False,
     policy: str = "",
+    pool: str = "",
 ) -> Manifest:
     spec: Manifest = {
         "selector": dict(match),
@@ -34,7 +35,7 @@ def service(
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": subject.metadata(name, role, policy=policy),
+        "metadata": subject.metadata(name, role, policy=policy, pool=pool),
         "spec": spec,
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from flexmarl.contracts.job import PolicySpec
 from flexmarl.contracts.preparation import State
 from flexmarl.contracts.sizes import PARAMETER_BYTES, random_parameters
+from flexmarl.contracts.slots import Slots
 from flexmarl.controller.names import TRAINER, WEIGHTS, Manifest, selector
 from flexmarl.controller.render.experience import experience_address
 from flexmarl.controller.render.parts import (
@@ -25,7 +26,6 @@ from flexmarl.controller.render.shared import (
     stateful,
     template,
 )
-from flexmarl.controller.scale import Slots
 
 SHM = {"name": "shm", "mountPath": "/dev/shm"}
 

@@ -119,7 +119,7 @@ def _shared_engines(spec: MARLJobSpec) -> dict[str, list[str]]:
 
 def _trainers(spec: MARLJobSpec) -> dict[str, list[str]]:
     """Each slot, with the policies that it may train; none named: any."""
-    found = {}
+    found: dict[str, list[str]] = {}
     slots = training_slots(spec)
     for at, count in slots.items():
         stem = f"trainer-{at.pool}" if at.pool else "trainer"

@@ -189,10 +189,13 @@ class Engines:
         return [one.address for one in self._serving(policy) if one.held is not None]
 
     def counts(self) -> dict[str, int]:
-        """Of engines that serve it now, by policy."""
+        """Of engines that serve it, by policy, those included that load its weights just now."""
         found = Counter(dict.fromkeys(self._crew, 0))
         found.update(
-            one.policy for crew in self._crews for one in crew.engines if one.held is not None
+            one.policy
+            for crew in self._crews
+            for one in crew.engines
+            if one.answers and one.policy != UNBOUND
         )
         return dict(found)
 
