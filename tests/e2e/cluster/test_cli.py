@@ -1,4 +1,4 @@
-"""The command line against a cluster that knows MARLJobs; its jobs are suspended: no pods start."""
+"""The command line against a cluster that knows MARLJobs. Only the last of these jobs runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from .chart import Release
+from .jobs import Job
 from .kube import Kubernetes, until
+from .specs import STEPS, team
 
 JOB = """
 apiVersion: flexmarl.io/v1alpha1
@@ -38,7 +42,7 @@ def flexmarl(folder: Path, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "flexmarl.cli", *arguments],
         cwd=folder,
-        env=os.environ,
+        env={**os.environ, "BROWSER": "true"},  # /bin/true opens nothing
         capture_output=True,
         text=True,
         timeout=120,
@@ -102,3 +106,42 @@ def test_what_a_cluster_refuses_is_told_in_words(
     assert "cannot be changed" in said
     code, said = flexmarl(folder, "apply", "job.yaml", "-n", f"{namespace}-none")
     assert (code, "kubectl create namespace" in said) == (2, True)
+
+
+def test_what_a_run_left_is_read_while_it_goes_on_without_its_pods_and_without_the_job(
+    cluster: Kubernetes,
+    images: Mapping[str, str],
+    release: Release,
+    namespace: str,
+    folder: Path,
+) -> None:
+    where = ("-n", namespace)
+    job = Job(cluster, images, namespace)
+    job.submit(team())
+    job.trains(1)
+    code, said = flexmarl(folder, "report", "team", *where)
+    assert code == 0, said
+    run = folder / "runs" / f"team-{job.uid[:8]}"
+    assert said.strip() == str(run.relative_to(folder) / "report.html")
+    assert "Running" in (run / "report.html").read_text()
+    job.reaches("Complete")
+    job.without_pods()
+    code, said = flexmarl(folder, "open", "team", *where)
+    assert (code, said.strip()) == (0, (run / "report.html").as_uri())
+    assert "Complete" in (run / "report.html").read_text()
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == STEPS
+    assert "Complete" in flexmarl(folder, "status", "team", *where)[1]
+    code, said = flexmarl(folder, "logs", "team", "trainer", *where)
+    assert "has no pods of trainer" in said
+    assert "team-trainer-0 | " in said
+    assert "team-orchestrator" not in said
+    assert flexmarl(folder, "export", "team", "judge", "model", *where)[0] == 1
+    job.delete()
+    until(lambda: not job.children(), "the job's children are gone", 60)
+    code, said = flexmarl(folder, "export", "team", "solver", "model", *where)
+    assert code == 0, said
+    assert f"model: solver after {STEPS} steps" in said
+    with safe_open(folder / "model" / "model.safetensors", "np") as tensors:
+        assert tensors.keys()
+    assert not (folder / "model" / "optimizer.safetensors").exists()
+    assert cluster.kubectl("-n", namespace, "get", "pods", "-o", "name") == ""

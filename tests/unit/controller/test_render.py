@@ -127,6 +127,8 @@ def test_policies_of_a_pool_share_its_pods_and_others_have_their_own() -> None:
 def test_a_claim_that_is_kept_has_no_owner() -> None:
     kept = named(rendered(), "team-run")
     assert "ownerReferences" not in kept["metadata"]
+    reader = json.loads(kept["metadata"]["annotations"]["flexmarl.io/reader"])
+    assert reader == {"image": "registry.example/slim:1"}
     gone = named(rendered(document(checkpoint={"claim": {"retain": False}})), "team-run")
     assert gone["metadata"]["ownerReferences"]
     others = [one for one in rendered() if one["kind"] != "PersistentVolumeClaim"]
