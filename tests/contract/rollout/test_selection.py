@@ -107,6 +107,29 @@ async def test_a_worker_holds_so_many_groups_and_refuses_more(
         await played.run(id=group(1, 1, 2), hold=True)
 
 
+async def test_a_group_that_nobody_asks_for_is_held_until_no_step_takes_it(stage: Any) -> None:
+    """The answer got lost, and another worker played it again."""
+    pipeline = "\npipeline: {maxStaleness: 1, partialRollout: true}"
+    async with stage(SINGLE + pipeline) as played:
+
+        async def play(index: int, since: int) -> None:
+            request = played.request(id=group(1, since, index), hold=True)
+            request.routes[0].version, request.routes[0].min_version = since + 1, since
+            played.engines["solver"].version = since
+            await played.stub.RunGroup(request, timeout=30)
+
+        def held() -> float:
+            return counted("flexmarl_rollout_held_groups")
+
+        await play(0, 1)
+        await play(1, 2)
+        assert held() == 2
+        await play(2, 3)
+        assert held() == 2
+        code = await code_of(place(played, group(1, 1, 0), group(1, 3, 0)))
+        assert code is grpc.StatusCode.NOT_FOUND
+
+
 class Refusing:
     """A store that has its reasons, twice."""
 

@@ -76,6 +76,28 @@ def test_a_newer_incarnation_ends_the_older_ones(held: HeldGroups) -> None:
         held.claim(GroupId(2, 4, 7), GroupId(2, 6, 0))
 
 
+def test_what_no_step_takes_any_more_is_forgotten(held: HeldGroups) -> None:
+    untouched = (PolicySamples("p", 6, ()),)
+    held.keep(OTHER, "task", untouched, since=5)
+    held.forget_before(3)
+    assert len(held) == 2
+    held.forget_before(4)  # the oldest token of DRAW is of version 3
+    assert len(held) == 1
+    with pytest.raises(NotFoundError):
+        held.claim(DRAW, PLACE)
+    held.forget_before(6)
+    assert len(held) == 0
+
+
+def test_after_falling_back_older_versions_are_held_again(held: HeldGroups) -> None:
+    held.forget_before(9)
+    held.meet(2)
+    again = GroupId(2, 4, 7)
+    held.keep(again, "task", samples(again))
+    held.forget_before(4)
+    assert len(held) == 0
+
+
 def test_a_place_of_another_incarnation_is_refused(held: HeldGroups) -> None:
     with pytest.raises(InvalidRequestError, match="no place at 2/6/0"):
         held.claim(DRAW, GroupId(2, 6, 0))

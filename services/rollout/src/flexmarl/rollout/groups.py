@@ -67,6 +67,12 @@ class GroupOrder:
     final: bool = False
     """The filter does not apply."""
 
+    @property
+    def since(self) -> int:
+        """No token of it may be older than this version."""
+        allowed = (route.min_version for route in self.routes if route.min_version is not None)
+        return min(allowed, default=0)
+
 
 @dataclass(slots=True)
 class AgentTally:

@@ -24,6 +24,8 @@ class HeldGroup:
     task_id: str
     samples: tuple[PolicySamples, ...]
     note: bytes
+    oldest: int
+    """No token is of an older version."""
     size: int
     place: GroupId | None = None
     """Set once it is being stored there."""
@@ -53,6 +55,7 @@ class HeldGroups:
         self._placed: OrderedDict[GroupId, GroupId] = OrderedDict()
         self._coming = 0
         self._bytes = 0
+        self._oldest = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -63,7 +66,17 @@ class HeldGroups:
             self._incarnation = incarnation
             self._groups.clear()
             self._placed.clear()
-            self._bytes = 0
+            self._bytes = self._oldest = 0  # the job may have fallen back
+
+    def forget_before(self, version: int) -> None:
+        """Forget groups with older tokens than `version`, the oldest that any open step takes.
+
+        Nobody asks for them any more: the answer got lost, and they were played again elsewhere.
+        """
+        if version > self._oldest:
+            self._oldest = version
+            for group in [group for group, held in self._groups.items() if held.oldest < version]:
+                self._drop(group)
 
     @contextmanager
     def room(self, group: GroupId) -> Iterator[None]:
@@ -81,9 +94,17 @@ class HeldGroups:
             self._coming -= 1
 
     def keep(
-        self, group: GroupId, task_id: str, samples: tuple[PolicySamples, ...], note: bytes = b""
+        self,
+        group: GroupId,
+        task_id: str,
+        samples: tuple[PolicySamples, ...],
+        note: bytes = b"",
+        *,
+        since: int = 0,
     ) -> None:
-        """Played again, it takes the place of the earlier one. FencedError."""
+        """`since`: the version from which on it was played. Played again, it takes the place of the
+        earlier one. FencedError.
+        """
         self._check(group)
         self._drop(group)
         self._placed.pop(group, None)
@@ -92,7 +113,8 @@ class HeldGroups:
             for each in samples
             for sequence in each.sequences
         )
-        self._groups[group] = HeldGroup(task_id, samples, note, size)
+        oldest = min((each.version for each in samples if each.sequences), default=since)
+        self._groups[group] = HeldGroup(task_id, samples, note, oldest, size)
         self._bytes += size
 
     def claim(self, played: GroupId, place: GroupId) -> HeldGroup | None:

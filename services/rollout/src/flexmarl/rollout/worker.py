@@ -117,6 +117,8 @@ class Worker:
             raise UnavailableError(f"{self._groups} groups are waiting here already")
         self._groups += 1
         self._held.meet(order.id.incarnation)
+        if order.hold:
+            self._held.forget_before(order.since - self._spec.pipeline.max_staleness)
         try:
             with (
                 self._held.room(order.id) if order.hold else nullcontext(),
@@ -195,7 +197,7 @@ class Worker:
     ) -> bool:
         """False: it was there before."""
         if order.hold:
-            self._held.keep(order.id, order.task.id, samples, note)
+            self._held.keep(order.id, order.task.id, samples, note, since=order.since)
             return True
         try:
             async with asyncio.timeout(STORE_SECONDS):
