@@ -108,6 +108,9 @@ async def test_an_older_epoch_is_refused_and_the_slot_is_free_again(rigs: Rigs) 
         await trainer.Bind(bind(epoch=old), timeout=WAIT)
         await fill(rig, 0, 1)
         new = await rig.epoch()
+        with pytest.raises(grpc.aio.AioRpcError) as error:  # not bound with it yet
+            await trainer.TrainStep(train(0, 1, epoch=new), timeout=WAIT)
+        assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await trainer.TrainStep(train(0, 1, epoch=old), timeout=WAIT)
         assert error.value.code() is grpc.StatusCode.ABORTED

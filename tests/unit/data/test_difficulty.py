@@ -1,5 +1,6 @@
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,13 @@ def test_tasks_of_the_wanted_difficulty_are_preferred_but_not_alone() -> None:
     assert picked["right"] > 200
     assert picked["unknown"] > 20, "what nobody tried is explored"
     assert picked["easy"] + picked["hard"] < 20
+
+
+@pytest.mark.parametrize(("target", "name"), [(0.1, "hard"), (0.9, "easy")])
+def test_the_target_is_a_share_of_solved_episodes(target: float, name: str) -> None:
+    known = {"easy": Posterior(solved=40, failed=4), "hard": Posterior(solved=4, failed=40)}
+    names = ["easy", "hard"]
+    assert {names[choose(names, known, target, seed)] for seed in range(50)} == {name}
 
 
 @given(st.integers(0, 2**63), st.floats(0.01, 0.99))

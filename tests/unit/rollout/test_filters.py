@@ -56,6 +56,13 @@ async def test_contrast_is_what_gives_an_advantage(sequences: list[Sequence], ke
     assert await ContrastFilter().keep(group(*sequences)) is kept
 
 
+async def test_a_group_is_kept_when_one_of_its_policies_can_learn() -> None:
+    alike = PolicySamples("p", 1, (sequence(0, 1.0, [None]), sequence(1, 1.0, [None])))
+    apart = PolicySamples("q", 1, (sequence(0, 1.0, [None], "b"), sequence(1, 0.0, [None], "b")))
+    for samples, kept in (((alike, apart), True), ((apart, alike), True), ((alike, alike), False)):
+        assert await ContrastFilter().keep(PlayedGroup(Task("t", {}), (), samples)) is kept
+
+
 REWARD = st.none() | st.sampled_from([0.0, 0.5, 1.0, 1 / 3]) | st.floats(-10, 10)
 SEQUENCES = st.lists(
     st.tuples(REWARD, st.lists(REWARD, min_size=1, max_size=3), st.sampled_from("ab")), max_size=6
