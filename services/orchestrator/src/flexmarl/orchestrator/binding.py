@@ -19,6 +19,7 @@ from prometheus_client import Counter as Metric
 
 from flexmarl.contracts.cluster import BalancingSpec
 from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.problems import JobFileError
 from flexmarl.contracts.reading import load_job
 from flexmarl.contracts.v1 import routing_pb2, routing_pb2_grpc
 from flexmarl.orchestrator.desk import Desk
@@ -31,7 +32,6 @@ from flexmarl.orchestrator.sharing import (
     settled_scale,
     wanted_scale,
 )
-from flexmarl.runtime.errors import InvalidJobError
 
 BINDINGS = Metric(
     "flexmarl_orchestrator_engine_bindings_total", "Engines that came to serve it.", ["policy"]
@@ -108,7 +108,7 @@ class Binder:
             if changed == self._read:
                 return self._balancing
             found = load_job(self._job_file).spec.balancing
-        except (OSError, InvalidJobError) as error:  # it is being replaced
+        except (OSError, JobFileError) as error:  # it is being replaced
             log.debug("job file not read", error=str(error))
             return self._balancing
         if self._read and found != self._balancing:
