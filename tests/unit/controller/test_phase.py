@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controller.seen import a_pod, observations, seen, subject
+from tests.unit.controller.seen import a_pod, document, observations, seen, subject
 
 from flexmarl.controller.capacity import Room, Rooms
 from flexmarl.controller.findings import GANG, find
@@ -249,3 +249,28 @@ def test_a_job_that_has_not_trained_yet_has_nothing_to_save() -> None:
     what = seen(suspend=True, orchestrator=JobState.ACTIVE, pods=(a_pod("orchestrator"),))
     status = next_status({}, what, [], Phase.SUSPENDING, SPEC)
     assert plan(status, what, Phase.SUSPENDING).wish is Wish.KEPT
+
+
+def test_who_serves_whom_in_a_pool_comes_from_the_orchestrator() -> None:
+    plain = document(policies=3, pools=[{"name": "few", "role": "engine", "max": 4}])
+    for policy in plain["spec"]["policies"][:2]:
+        policy["pools"] = ["few"]
+    spec = subject(plain).job.spec
+    pods = tuple(
+        a_pod(name=f"e{number}", uid=f"u{number}", pool="few", ready=number < 2)
+        for number in range(3)
+    )
+    own = a_pod(name="own", uid="own", policy="policy-2", ready=True)
+    workload = Workload("StatefulSet", "team-engine-few", "engine", replicas=3, pool="few")
+    what = seen(
+        pods=(*pods, own),
+        workloads=(workload,),
+        progress=Progress(engines={"policy-0": 2, "policy-1": 0, "policy-2": 1}),
+    )
+    status = next_status({}, what, [], Phase.RUNNING, spec)
+    assert status["pools"] == [{"name": "few", "ready": 2, "wanted": 3, "max": 4}]
+    assert [one["engines"] for one in status["policies"]] == [2, 0, 1]
+    silent = next_status(status, replace(what, progress=None), [], Phase.RUNNING, spec)
+    assert [one["engines"] for one in silent["policies"]] == [2, 0, 1]
+    gone = next_status(status, seen(), [], Phase.RUNNING, spec)
+    assert [one["engines"] for one in gone["policies"]] == [0, 0, 0]
