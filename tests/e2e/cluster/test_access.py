@@ -1,7 +1,7 @@
 """Who is not of a job gets nothing out of its pods: for want of credentials, and of a way to them.
 
 Two ports answer anybody who reaches them: metrics, which name no prompt and no secret, and the
-health that the kubelet asks for. docs/decisions/0011 says why.
+health that the kubelet asks for. docs/decisions/0010 says why.
 """
 
 from __future__ import annotations
@@ -114,13 +114,14 @@ def slow() -> Spec:
 
 def doors_of_job(job: Job) -> list[Door]:
     found: list[Door] = []
-    for pod in job.pods():
+    running = [pod for pod in job.pods() if pod["status"]["phase"] == "Running"]
+    for pod in running:
         role, host = pod["metadata"]["labels"]["flexmarl.io/role"], pod["status"]["podIP"]
         assert role in GRPC
         ports = {7070: "grpc", METRICS: "metrics"} | ({7071: "grpc"} if role == "trainer" else {})
         assert listening(job.cluster, job.namespace, pod["metadata"]["name"]) == set(ports), role
         found += [(kind, host, port) for port, kind in ports.items()]
-    assert {pod["metadata"]["labels"]["flexmarl.io/role"] for pod in job.pods()} == GRPC
+    assert {pod["metadata"]["labels"]["flexmarl.io/role"] for pod in running} == GRPC
     return found
 
 
