@@ -1,4 +1,4 @@
-"""`flexmarl preflight` as a pod runs it: a process with its plan, Secrets in its environment."""
+"""Preflight as a pod runs it: a process with its plan, Secrets in its environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path, plan: Preparation, **environment: str) -> tuple[int, Rep
     message = tmp_path / "termination-log"
     kept = {key: os.environ[key] for key in ("PATH", "XDG_CACHE_HOME") if key in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "flexmarl.cli", "preflight", text(plan), f"--message={message}"],
+        [sys.executable, "-m", "flexmarl.preflight", plan.text(), f"--message={message}"],
         env=kept | environment,
         capture_output=True,
         text=True,
@@ -32,10 +32,6 @@ def run(tmp_path: Path, plan: Preparation, **environment: str) -> tuple[int, Rep
     report = Report.read(message.read_text())
     assert report is not None, done.stderr
     return done.returncode, report
-
-
-def text(plan: Preparation) -> str:
-    return plan.model_dump_json(exclude_defaults=True)
 
 
 def hub_variables(hub: Hub, prefix: str = "SECRET0_") -> dict[str, str]:
@@ -142,5 +138,19 @@ def test_shared_memory_is_compared_with_what_was_fetched(
     assert "25165824Mi" in report.findings[0].message
 
 
-def test_without_anything_to_do_it_does_nothing(tmp_path: Path) -> None:
-    assert run(tmp_path, Preparation())[0] == 0
+def test_without_anything_to_fetch_no_library_is_loaded() -> None:
+    """Every pod of every job waits for this process."""
+    code = (
+        "import sys; from flexmarl.preflight.running import run; run('{\"writable\": []}'); "
+        "print(sorted({'pydantic', 'typer', 'httpx', 'structlog', 'grpc'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_command_line_has_it_as_well(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flexmarl.cli", "preflight", Preparation().text()]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+    gone = Preparation(mounted=["pvc://none/x"]).text()
+    assert subprocess.run([*command[:-1], gone], timeout=60, check=False).returncode == 3

@@ -64,9 +64,10 @@ def first(pod: Manifest) -> Manifest:
 
 
 def plan(pod: Manifest) -> Preparation:
-    command, argument, message = first(pod)["args"]
-    assert (command, message) == ("preflight", "--message=/dev/termination-log")
-    return Preparation.model_validate_json(argument.replace("$$", "$"), strict=True)
+    argument, message = first(pod)["args"]
+    assert first(pod)["command"] == ["python3", "-P", "-m", "flexmarl.preflight"]
+    assert message == "--message=/dev/termination-log"
+    return Preparation.read(argument.replace("$$", "$"))
 
 
 def sources(pod: Manifest) -> list[tuple[str, str, str]]:

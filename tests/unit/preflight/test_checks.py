@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.preparation import MOST_BYTES, Found, Kind, Preparation, Report, State
+from flexmarl.contracts.preparation import (
+    MOST_BYTES,
+    Found,
+    Kind,
+    Preparation,
+    Report,
+    Source,
+    State,
+)
 from flexmarl.preflight import checks
 from flexmarl.preflight.preparing import prepare
 
@@ -41,9 +49,18 @@ def test_a_report_fits_into_what_the_kubelet_keeps(findings: list[Found]) -> Non
     assert bool(read.findings) == bool(findings)
 
 
-@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):", "[]", '{"bytes": "x"}'])
+@pytest.mark.parametrize(
+    "text", ["", "Traceback (most recent call last):", "[]", "{}", '{"findings": 1}']
+)
 def test_other_last_words_are_no_report(text: str) -> None:
     assert Report.read(text) is None
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    source = Source(uri="hf://a/b", part="model", variables="SECRET0_")
+    plan = Preparation(code=source, sources=[source], states=STATES, together=True, gpus=2)
+    assert Preparation.read(plan.text()) == plan
+    assert Preparation.read(Preparation().text()) == Preparation()
 
 
 def test_shared_memory_holds_two_versions_of_the_largest_policy() -> None:

@@ -62,13 +62,13 @@ def preflight(
         "name": CONTAINER,
         "image": installation.images["slim"],
         "imagePullPolicy": installation.pull_policy,
-        "args": ["preflight", _argument(_plan(subject, pods, needed, secrets))],
+        "command": ["python3", "-P", "-m", "flexmarl.preflight"],
+        "args": [_argument(_plan(subject, pods, needed, secrets)), f"--message={MESSAGE}"],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
         "securityContext": locked_down(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, *own],
     }
-    container["args"].append(f"--message={MESSAGE}")
     if limits := pods.resources.get("limits"):
         container["resources"]["limits"] = dict(limits)
     if secrets:
@@ -141,9 +141,7 @@ def _plan(
         code=code,
         into=FILES_DIR if lays_out else "",
         sources=[
-            Source.model_validate(
-                {"uri": need.uri, "part": need.part, "variables": variables(need.secret)}
-            )
+            Source(uri=need.uri, part=need.part, variables=variables(need.secret))
             for need in fetched(needed)
         ],
         mounted=mounted(needed),
@@ -167,4 +165,4 @@ def _resource(pool: PoolSpec | None) -> str:
 
 def _argument(plan: Preparation) -> str:
     """As the kubelet leaves it alone: it would replace $(NAME)."""
-    return plan.model_dump_json(exclude_defaults=True).replace("$", "$$")
+    return plan.text().replace("$", "$$")

@@ -1,15 +1,16 @@
 """What a pod is told to look at and to fetch before its process starts, and what it answers.
 
 The controller writes a Preparation into the arguments of the container `preflight`; its last words
-are a Report, which the kubelet keeps up to 4096 bytes of. Light to import: a pod waits for it.
+are a Report, which the kubelet keeps up to 4096 bytes of. Plain dataclasses: every
+pod waits for this import, and models would take most of it.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Any
 
 CONTAINER = "preflight"
 PASSING = 75
@@ -21,18 +22,17 @@ LONGEST = 700
 """Characters of one finding's sentence."""
 
 
-class Plain(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Source(Plain):
+@dataclass(frozen=True, slots=True)
+class Source:
     uri: str
-    part: Literal["model", "tokenizer", "all"] = "all"
+    part: str = "all"
+    """`model`, `tokenizer` or `all`: which of its files."""
     variables: str = ""
     """How the environment variables of its Secret begin; empty: it has none."""
 
 
-class State(Plain):
+@dataclass(frozen=True, slots=True)
+class State:
     """Of a policy in training."""
 
     policy: str
@@ -44,7 +44,8 @@ class State(Plain):
     """Or the number itself."""
 
 
-class Preparation(Plain):
+@dataclass(frozen=True, slots=True)
+class Preparation:
     files: str = ""
     """Folder whose content goes to `into`."""
     archive: str = ""
@@ -52,10 +53,10 @@ class Preparation(Plain):
     code: Source | None = None
     """A repository, which goes to `into` as well."""
     into: str = ""
-    sources: list[Source] = []
-    mounted: list[str] = []
+    sources: list[Source] = field(default_factory=list)
+    mounted: list[str] = field(default_factory=list)
     """pvc:// URIs, of which each must be there."""
-    writable: list[str] = []
+    writable: list[str] = field(default_factory=list)
     run: str = ""
     """Folder of checkpoints, if this pod writes them."""
     experience: str = ""
@@ -66,12 +67,26 @@ class Preparation(Plain):
     ca_file: str = ""
     gpus: int = 0
     gpu_resource: str = ""
-    states: list[State] = []
+    states: list[State] = field(default_factory=list)
     """In training here, if any is: shared memory has to hold them."""
     together: bool = False
     """All at the same time; else one of them, whichever."""
     shm: str = ""
     """Where that is."""
+
+    def text(self) -> str:
+        return json.dumps({key: value for key, value in asdict(self).items() if value})
+
+    @classmethod
+    def read(cls, text: str) -> Preparation:
+        """Of `text`, as `text` has written it."""
+        plain = json.loads(text)
+        lists = {"sources": Source, "states": State}
+        for key, kind in lists.items():
+            plain[key] = [kind(**one) for one in plain.get(key, ())]
+        if "code" in plain:
+            plain["code"] = Source(**plain["code"])
+        return cls(**plain)
 
 
 class Kind(StrEnum):
@@ -83,7 +98,8 @@ class Kind(StrEnum):
     """The process starts nevertheless."""
 
 
-class Found(Plain):
+@dataclass(frozen=True, slots=True)
+class Found:
     reason: str
     message: str
     kind: Kind
@@ -91,8 +107,9 @@ class Found(Plain):
     """While something was fetched; else of the pod itself."""
 
 
-class Report(Plain):
-    findings: list[Found] = []
+@dataclass(frozen=True, slots=True)
+class Report:
+    findings: list[Found] = field(default_factory=list)
     sources: int = 0
     bytes: int = 0
     """That were brought now."""
@@ -100,10 +117,10 @@ class Report(Plain):
 
     def text(self) -> str:
         """One line that the kubelet keeps whole."""
-        found = [one.model_copy(update={"message": one.message[:LONGEST]}) for one in self.findings]
+        found = [replace(one, message=one.message[:LONGEST]) for one in self.findings]
         while True:
-            line = self.model_copy(update={"findings": found}).model_dump_json()
-            if len(line.encode()) <= MOST_BYTES or not found:
+            line = json.dumps(asdict(replace(self, findings=found)), ensure_ascii=False)
+            if len(line.encode("utf-8", "replace")) <= MOST_BYTES or not found:
                 return line
             found.pop()
 
@@ -111,6 +128,20 @@ class Report(Plain):
     def read(cls, text: str) -> Report | None:
         """None where it is something else, such as the end of a traceback."""
         try:
-            return cls.model_validate_json(text)
-        except ValidationError:
+            plain: dict[str, Any] = json.loads(text)
+            return cls(
+                [
+                    Found(
+                        str(one["reason"]),
+                        str(one["message"]),
+                        Kind(one["kind"]),
+                        bool(one["fetching"]),
+                    )
+                    for one in plain["findings"]
+                ],
+                int(plain["sources"]),
+                int(plain["bytes"]),
+                float(plain["seconds"]),
+            )
+        except (ValueError, KeyError, TypeError):
             return None

@@ -28,10 +28,10 @@ def experience(address: str, patience: float = SECONDS) -> Iterator[Found]:
         try:
             with socket.create_connection((host, int(port)), timeout=ONE_SECONDS):
                 return None
-        except ConnectionRefusedError:
-            return None  # not ready yet
-        except OSError as error:
+        except (socket.gaierror, TimeoutError) as error:
             return str(error)
+        except OSError:
+            return None  # refused, as long as nobody is ready; how depends on the cluster
 
     if trouble := _patiently(ask, patience):
         says = (

@@ -1,4 +1,4 @@
-"""`flexmarl fetch URI...`: models, data and code into the cache, as in a pod's first container."""
+"""`flexmarl fetch URI...`: models, data and code into the cache, as pods do."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ def command(
     into: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also put the files into this folder.")
     ] = None,
-    unpack: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="An archive of `flexmarl apply`, unpacked into --into."),
-    ] = None,
     message: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where to write the outcome, as one line of JSON."),
@@ -45,7 +41,6 @@ def command(
     AWS_SECRET_ACCESS_KEY, GIT_USERNAME and GIT_PASSWORD. Exit code 1: may be tried again; 3: may
     not, until the URI, the key or the source is mended.
     """
-    from flexmarl.fetch.archive import unpack as unpack_archive
     from flexmarl.fetch.errors import FetchError
     from flexmarl.fetch.fetching import copy_into, fetch
     from flexmarl.fetch.sources import Part
@@ -55,8 +50,6 @@ def command(
     configure("fetch", "console" if sys.stderr.isatty() else "json")
     if part not in list(Part):
         raise typer.BadParameter(f"{part} is none of {', '.join(Part)}", param_hint="--part")
-    if unpack and not into:
-        raise typer.BadParameter("--unpack needs --into", param_hint="--unpack")
     brought: list[Fetched] = []
     try:
         for uri in uris or ():
@@ -65,8 +58,6 @@ def command(
             if into and found.folder:
                 copy_into(found, into)
             brought.append(found)
-        if unpack and into:
-            say(f"{into}: {unpack_archive(unpack, into)} files")
     except FetchError as error:
         outcome = {"reason": error.reason.value, "retry": not error.hopeless}
         _tell(message, outcome | {"uri": error.uri[:500], "message": str(error)[:1500]})
