@@ -22,7 +22,8 @@ import json, pathlib, sys
 run = pathlib.Path(sys.argv[1])
 def lines(name):
     path = run / name
-    return [json.loads(line) for line in path.open()] if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(True) if line.endswith("\\n")]
 saved = sorted(run.glob("checkpoints/*/manifest.json"))
 state = json.loads(saved[-1].read_text()) if saved else {"policies": {}}
 summary = run / "summary.json"
