@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 
 import grpc.aio
@@ -130,9 +130,12 @@ class Binder:
         )
         done = self._done()
         workers = dict(self._workers)
-        answers = await asyncio.gather(
-            *(self._ask(channel, request) for channel in workers.values())
-        )
+        # Called before anybody else runs, who might close a channel.
+        calls = [
+            routing_pb2_grpc.RoutingStub(channel).Bindings(request, timeout=self._limits.tell)
+            for channel in workers.values()
+        ]
+        answers = await asyncio.gather(*map(_answer, calls))
         known = {worker: self._work[worker] for worker in workers if worker in self._work}
         said = {
             worker: answer
@@ -145,17 +148,6 @@ class Binder:
             count = sum(max(0, more[policy] - done[policy]) for policy in pool.policies)
             pool.measure(now - self._asked, len(self._engines.bound(pool.name)), count)
         self._asked = now
-
-    async def _ask(
-        self, channel: grpc.aio.Channel, request: routing_pb2.BindingsRequest
-    ) -> routing_pb2.BindingsResponse | None:
-        try:
-            answer: routing_pb2.BindingsResponse = await routing_pb2_grpc.RoutingStub(
-                channel
-            ).Bindings(request, timeout=self._limits.tell)
-        except grpc.aio.AioRpcError:
-            return None
-        return answer
 
     def _done(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -200,3 +192,13 @@ class Binder:
         pool.wants.append((now, wants if now - self._started > window else max(wants, there)))
         pool.wanted, pool.wants = settled_scale(pool.wants, now, window)
         self._desk.wanted = {one.name: one.wanted for one in self._pools if one.wanted}
+
+
+async def _answer(
+    call: Awaitable[routing_pb2.BindingsResponse],
+) -> routing_pb2.BindingsResponse | None:
+    """None: the worker does not answer."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError:
+        return None
