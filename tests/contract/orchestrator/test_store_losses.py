@@ -9,11 +9,13 @@ import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import Team, team
-from tests.contract.orchestrator.test_pipeline import at, stop_before_the_state
+from tests.contract.orchestrator.test_pipeline import at, crash, stop_before_the_state, until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.keys import Keys
+from flexmarl.experience.samples import GroupId, PolicySamples
+from flexmarl.runtime.errors import FencedError
 
 
 async def test_groups_that_nobody_has_trained_yet_are_played_again(
@@ -48,6 +50,33 @@ async def test_a_store_without_the_incarnation_gets_the_next_one_at_once(tmp_pat
             gate.set()
             await run
             around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_an_incarnation_that_the_store_forgot_is_over_all_the_same(tmp_path: Path) -> None:
+    """Store and orchestrator are lost together; a worker of before is not, and stores a group."""
+    with running() as server:
+        async with team(make_job(checkpoint={"everySteps": 2}), tmp_path, server) as around:
+            for _ in range(3):
+                run = asyncio.ensure_future(around.run())
+                gate = around.workers[0].gates[3, 1] = asyncio.Event()
+                await until(lambda: (3, 1) in map(at, around.requests))
+                await crash(run)
+                around.workers[0].requests.clear()
+                gate.set()
+            server.lose_memory()
+            gate = around.workers[0].gates[2, 1] = asyncio.Event()
+            run = asyncio.ensure_future(around.run())
+            await until(lambda: (2, 1) in map(at, around.requests))
+            zombie = GroupId(3, 3, 0)
+            with pytest.raises(FencedError):
+                await around.experience.append_group(zombie, "t", empty(around, zombie))
+            gate.set()
+            await run
+            around.assert_trained_as_if_nothing_had_happened()
+
+
+def empty(around: Team, group: GroupId) -> list[PolicySamples]:
+    return [PolicySamples(policy, group.step) for policy in around.job.spec.trained_policies]
 
 
 async def stands_at(around: Team, step: int, incarnation: int) -> None:

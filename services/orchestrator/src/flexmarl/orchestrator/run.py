@@ -204,13 +204,21 @@ class Run:
                 helper.cancel()
 
     async def _take_incarnation(self) -> None:
-        """The next number. FencedError: somebody else has taken over."""
+        """The next number. FencedError: somebody else has taken over.
+
+        It is above any that was before, even if the store forgot them: what is left of those must
+        not be believed.
+        """
         experience, position = self._services.experience, self._position
         if self._incarnation:  # a store that forgot our number learns it, or fences us
             await experience.put_state(self._incarnation, {})
-        self._incarnation = await experience.take_incarnation(
-            roll_back_to=position.step if position.discard else None
-        )
+        last = await asyncio.to_thread(self._files.incarnation)
+        self._incarnation = 0
+        while self._incarnation <= last:
+            self._incarnation = await experience.take_incarnation(
+                roll_back_to=position.step if position.discard else None
+            )
+        await asyncio.to_thread(self._files.begin, self._incarnation)
         structlog.contextvars.bind_contextvars(incarnation=self._incarnation)
         await self._keep(position)
         # Now nobody else writes, and a crash finds the same position and does this again.

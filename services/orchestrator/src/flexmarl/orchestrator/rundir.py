@@ -60,6 +60,7 @@ class RunDir:
         self.metrics = root / "metrics.jsonl"
         self.evals = root / "evals.jsonl"
         self.episodes = root / "episodes.jsonl"
+        self._incarnation = root / "incarnation"
         self._serial, self._lock = 0, threading.Lock()
 
     def progress(self, serial: int, value: Mapping[str, Any]) -> None:
@@ -71,6 +72,14 @@ class RunDir:
             partial = self.root / ".progress.json.partial"
             partial.write_text(json.dumps(value) + "\n")  # several a second: not worth an fsync
             partial.replace(self.root / "progress.json")
+
+    def incarnation(self) -> int:
+        """The latest that wrote here, whatever the store has forgotten; 0: none."""
+        return int(self._incarnation.read_text()) if self._incarnation.exists() else 0
+
+    def begin(self, incarnation: int) -> None:
+        """From now on this one writes here."""
+        replace(self._incarnation, f"{incarnation}\n")
 
     def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:
         """Add whole lines at the end of one of the files above."""
