@@ -33,6 +33,6 @@ def test_the_state_is_as_large_as_the_job_says(tmp_path: Path, dtype: str, more:
     save_model(made, tokenizer, tmp_path / "saved")
     assert parameters_in(tmp_path / "saved") == parameters
     state = layout_of(TrainedPolicy(spec, made, tokenizer, Correction.CLIP).state())
-    estimate = parameters * PARAMETER_BYTES[spec.model.dtype]
+    estimate = parameters * PARAMETER_BYTES[model.dtype]
     # Beside them a state has what does not grow: padding, counters, the random state.
     assert estimate <= state.nbytes <= estimate + 16_000

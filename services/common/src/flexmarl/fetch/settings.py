@@ -6,7 +6,7 @@ On a cluster they come from the Secrets that a job names. `AWS_*` is read by the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -27,5 +27,7 @@ class FetchSettings(BaseSettings):
         the type kubernetes.io/basic-auth say username and password."""
         names = {"USERNAME": "GIT_USERNAME", "PASSWORD": "GIT_PASSWORD"}
         upper = {names.get(key.upper(), key.upper()): value for key, value in given.items()}
-        found = {name: upper[name.upper()] for name in cls.model_fields if name.upper() in upper}
+        found: dict[str, Any] = {
+            name: upper[name.upper()] for name in cls.model_fields if name.upper() in upper
+        }
         return cls(**found)

@@ -91,7 +91,7 @@ def _ping(parts: SplitResult, ca_file: str) -> str:
 
 
 def _ask(connection: socket.socket, parts: SplitResult) -> str:
-    commands = [("PING",)]
+    commands: list[tuple[str, ...]] = [("PING",)]
     if parts.password:
         login = (unquote(parts.username or ""), unquote(parts.password))
         commands.insert(0, ("AUTH", *(word for word in login if word)))
