@@ -78,9 +78,10 @@ def members(where: Layout) -> list[int]:
             if (namespace.st_ino, namespace.st_dev) == (own.st_ino, own.st_dev):
                 found.add(int(process.name))
     for hierarchy in _hierarchies():
-        for file in (hierarchy / where.name).rglob("cgroup.procs"):
+        for group in _groups(hierarchy / where.name):
             try:
-                found.update(int(line) for line in file.read_text().split())
+                text = (group / "cgroup.procs").read_text()
+                found.update(int(line) for line in text.split())
             except OSError:  # the group went meanwhile
                 continue
     return sorted(found - {os.getpid(), os.getppid()})
@@ -102,8 +103,7 @@ def dissolve(where: Layout) -> None:
     if where.netns.exists():
         quiet(["ip", "netns", "del", where.name])
     for hierarchy in _hierarchies():
-        groups = [path for path in (hierarchy / where.name).rglob("*") if path.is_dir()]
-        for group in [*sorted(groups, reverse=True), hierarchy / where.name]:
+        for group in sorted(_groups(hierarchy / where.name), reverse=True):
             if group.is_dir():
                 _soon(partial(_removed, group), seconds=2)
     if (where.run / "sysctl").exists():
@@ -116,6 +116,11 @@ def _hierarchies() -> list[Path]:
     """One per controller (version 1), or the one of version 2."""
     nested = [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
     return [CGROUPS] if (CGROUPS / "cgroup.procs").exists() else nested
+
+
+def _groups(top: Path) -> list[Path]:
+    """With those below; unlike rglob, os.walk does not mind that some go meanwhile."""
+    return [Path(directory) for directory, _, _ in os.walk(top)]
 
 
 def _removed(group: Path) -> bool:

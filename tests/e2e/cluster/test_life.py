@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ LONG = 20
 """Steps of a job to which much happens."""
 LONGEST = 500
 """Of one that is still there when a chart was upgraded."""
+ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
+"""Values of the chart by which pods of jobs are made in another way."""
 pytestmark = pytest.mark.beside
 
 
@@ -48,7 +51,7 @@ def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgra
         there = _step_by_itself(job)
         job.until(lambda: _step_by_itself(job) > there, "a step without an operator")
         _operator(stage, 1)
-        stage.release.upgrade(**{"image.pullPolicy": "Always"})
+        stage.release.upgrade(**ANOTHER)
         job.trains(max(LONG, _step_by_itself(job) + 1))
         assert _lives(job) == before
     finally:
