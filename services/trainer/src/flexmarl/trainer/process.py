@@ -3,6 +3,7 @@
 import structlog
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.slots import training_slots
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.runtime import main as runtime
 from flexmarl.runtime.errors import InvalidJobError
@@ -21,7 +22,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
     if not settings.experience:
         raise InvalidJobError("FLEXMARL_EXPERIENCE: the address of the experience service is empty")
     async with (
-        Compute(job.spec.roles.trainer.replicas) as compute,
+        Compute(sum(training_slots(job.spec).values())) as compute,
         ExperienceClient(settings.experience, settings.token) as experience,
     ):
         slot = Slot(job.spec, settings, experience, compute)
