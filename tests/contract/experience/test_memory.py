@@ -123,7 +123,7 @@ async def test_a_step_that_can_never_fit_ends_the_job_in_words(
     small_server: Server, uid: str, alone: bool, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless an older step, or somebody else in the server, may still free memory."""
-    monkeypatch.setattr("flexmarl.experience.store.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("flexmarl.experience.fullness.STUCK_SECONDS", 0.2)
     async with asyncio.timeout(120), Store(small_server.url, uid, POLICIES, alone=alone) as store:
         incarnation = await store.take_incarnation()
         if other:

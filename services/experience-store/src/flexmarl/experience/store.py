@@ -34,6 +34,7 @@ from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
 from flexmarl.experience.fresh import Fresh
+from flexmarl.experience.fullness import Fullness
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
@@ -41,7 +42,6 @@ from flexmarl.experience.wire import WireGroup, lease_message, read_group
 from flexmarl.runtime.errors import (
     FullError,
     InvalidRequestError,
-    JobFailedError,
     StalePolicyError,
 )
 
@@ -51,8 +51,6 @@ LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not deleted.", 
 PURGED = Counter("flexmarl_experience_purged_total", "Entries that a closed step left.")
 
 MAX_LEASE_GROUPS = 1024
-STUCK_SECONDS = 1.0
-"""A store is too small when it was full for this long with nothing in it that may go."""
 log = structlog.get_logger()
 
 
@@ -86,10 +84,8 @@ class Store:
         self._policies = frozenset(policies)
         self._order = sorted(policies)
         self._max_staleness = max_staleness
-        self._alone = alone
-        self._too_small: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stuck: tuple[int, float] | None = None
         self._redis = connect(url, ca_file)
+        self._fullness = Fullness(self._redis, alone=alone)
         fresh = Fresh()
         self._leases = Leases(self._redis, keys, fresh)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
@@ -123,7 +119,7 @@ class Store:
 
     async def serve(self) -> None:
         """Until cancelled; JobFailedError once the memory cannot hold a single step."""
-        await asyncio.shield(self._too_small)
+        await self._fullness.judged()
 
     async def check(self) -> Server:
         """The server; InvalidJobError when groups are not safe in it."""
@@ -170,9 +166,9 @@ class Store:
         else:
             APPENDS.labels("full").inc()
             oldest, stored = rest
-            await self._judge_fullness(id_.step, oldest=oldest, stored=stored)
+            await self._fullness.met(id_.step, oldest=oldest, stored=stored)
             raise FullError("the store is out of memory")
-        self._stuck = None
+        self._fullness.over()
         refuse_fenced("incarnation", id_.incarnation, outcome, rest)
         if outcome == "duplicate":
             return False
@@ -196,27 +192,6 @@ class Store:
             log.warning("group refused", group=name, reason=str(error))
             raise
         return group
-
-    async def _judge_fullness(self, step: int, *, oldest: int, stored: int) -> None:
-        """Memory is freed when a step is whole and trained: while the oldest one lacks a group that
-        does not fit any more, nobody will free any.
-        """
-        now = asyncio.get_running_loop().time()
-        if not self._alone or self._too_small.done() or oldest < step:
-            self._stuck = None
-        elif self._stuck is None or self._stuck[0] != step:
-            self._stuck = step, now  # what a commit frees may come a moment later
-        elif now - self._stuck[1] >= STUCK_SECONDS:
-            async with translated():
-                most = int((await self._redis.info("memory"))["maxmemory"])
-            if not self._too_small.done():
-                self._too_small.set_exception(
-                    JobFailedError(
-                        f"the store's {most >> 20} MiB are full after {stored} groups of step "
-                        f"{step}, and none can go before the step is whole: raise "
-                        "spec.store.maxMemoryMib"
-                    )
-                )
 
     async def lease(
         self,

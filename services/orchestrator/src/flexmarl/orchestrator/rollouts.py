@@ -7,8 +7,6 @@ rollouts, `tasks` says what is played. Here they meet the workers and the store.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +16,11 @@ import structlog
 from prometheus_client import Gauge
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
-from flexmarl.data.difficulty import Posterior
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, admits, due, open_steps
 from flexmarl.orchestrator.calls import says
+from flexmarl.orchestrator.choices import Choices
 from flexmarl.orchestrator.confirm import confirm
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
@@ -64,13 +62,10 @@ class Rollouts:
         self._local, self._trained = spec.local_policies, spec.trained_policies
         self.version = version
         """At which the job stands."""
-        self._lines: Sequence[Mapping[str, Any]] = ()
         self._steps: dict[int, Step] = {}
         self._dropped = 0
-        self._known: dict[int, dict[str, Posterior]] = {}
-        self._chosen: dict[tuple[Place, int], Task] = {}
+        self._choices = Choices(tasks, refills)
         self._started: dict[Place, int] = {}
-        self._refills: Counter[Place] = Counter(_places(refills))
         self._draws: Draws | None = None
         self._placing: Placing | None = None
         if spec.pipeline.partial_rollout:
@@ -109,7 +104,7 @@ class Rollouts:
         `lines`: the metrics of all finished steps, where tasks are chosen by difficulty.
         """
         spec = self._parts.job.spec
-        self.version, self._lines = version, lines
+        self.version, self._choices.lines = version, lines
         for number in open_steps(version, spec.steps, self._tasks.ahead):
             if number not in self._steps:
                 self._open(number)
@@ -125,13 +120,15 @@ class Rollouts:
         stored = self._stored.get(number, {})
         places = [(number, index) for index in range(self._total)]
         if self._draws is None:
-            tasks = {index: self._task((number, index)) for _, index in places}
+            tasks = {index: self._choices.task((number, index)) for _, index in places}
             step = Step(self._parts.job, number, self._total, tasks, stored)
             self._groups.add(place for place in places if place[1] not in stored)
         else:
             placed = self._draws.placed
             there = {index: stored[index] for _, index in places if (number, index) in placed}
-            tasks = {index: self._task(self._nominal(placed[number, index])) for index in there}
+            tasks = {
+                index: self._choices.task(self._nominal(placed[number, index])) for index in there
+            }
             step = Step(self._parts.job, number, self._total, tasks, there)
             gone = set(placed.values())
             fresh = {self._draw(place) for place in places} - gone
@@ -155,12 +152,7 @@ class Rollouts:
         self._groups.forget(over)
         for group in [group for group in self._started if over(group)]:
             del self._started[group]
-        for group in [group for group in self._refills if over(group)]:
-            del self._refills[group]
-        for key in [key for key in self._chosen if over(key[0])]:
-            del self._chosen[key]
-        for step in [step for step in self._known if step < number - self._tasks.ahead]:
-            del self._known[step]
+        self._choices.close(number, over)
 
     def draws(self) -> str:
         """For the store or a checkpoint; see `Position`."""
@@ -168,7 +160,7 @@ class Rollouts:
 
     def refills(self) -> str:
         """For the store; see `Position`."""
-        return json.dumps([[*place, count] for place, count in sorted(self._refills.items())])
+        return self._choices.dump()
 
     def used_up(self, number: int) -> int:
         """How many places of that step ran out of tasks to be tried."""
@@ -177,7 +169,7 @@ class Rollouts:
         groups = [(number, index) for index in range(self._total)]
         if self._draws is not None:
             groups = [self._nominal(draw) for draw in self._draws.at(number)]
-        return sum(self._refills.get(group, 0) >= self._most_refills for group in groups)
+        return sum(self._choices.refill(group) >= self._most_refills for group in groups)
 
     def staleness(self, number: int) -> dict[str, int]:
         """In versions, the largest of what is in flight, queued, and trained in step `number`."""
@@ -191,7 +183,7 @@ class Rollouts:
     # What `Groups` asks of its owner.
 
     def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
-        engines, task = self._parts.engines, self._task(group)
+        engines, task = self._parts.engines, self._choices.task(group)
         policies = self._tasks.participants(task)
         versions = map(self._served, self._local if policies is None else policies)
         if self._draws is None:
@@ -210,7 +202,7 @@ class Rollouts:
             self._look()  # issued again it is due later: another may have its place
         self._started[group] = self.version
         routes = engines.routes(newest, oldest if self._staleness else None, policies)
-        refill = self._refills.get(group, 0)
+        refill = self._choices.refill(group)
         request = train_request(self._parts.job, task, self._wire(group), routes, refill=refill)
         request.hold = self._draws is not None
         request.final = refill >= self._most_refills
@@ -227,14 +219,14 @@ class Rollouts:
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
-            self._refills[group] += 1
+            self._choices.drop(group)
             self._dropped += 1
             await self._remember()
             return False
         if self._placing is not None:
             self._placing.whole(self._draw(group), worker, said)
         elif group[0] in self._steps:
-            self._steps[group[0]].answer(group[1], self._task(group), said)
+            self._steps[group[0]].answer(group[1], self._choices.task(group), said)
         return True
 
     async def hopeless(self, group: Place, reason: str) -> None:
@@ -242,8 +234,8 @@ class Rollouts:
         if self._placing is not None:
             self._placing.whole(self._draw(group), "", reason)
             return
-        await self._store_empty(group, self._task(group))
-        self._steps[group[0]].give_up(group[1], self._task(group), reason)
+        await self._store_empty(group, self._choices.task(group))
+        self._steps[group[0]].give_up(group[1], self._choices.task(group), reason)
 
     # What `Placing` asks of its owner.
 
@@ -252,10 +244,10 @@ class Rollouts:
         return await self._parts.workers.place(worker, played, self._wire(place))
 
     async def store_empty(self, draw: int, place: Place) -> None:
-        await self._store_empty(place, self._task(self._nominal(draw)))
+        await self._store_empty(place, self._choices.task(self._nominal(draw)))
 
     def placed(self, draw: int, place: Place, said: Said) -> None:
-        task, (number, index) = self._task(self._nominal(draw)), place
+        task, (number, index) = self._choices.task(self._nominal(draw)), place
         if number not in self._steps:
             return  # trained before the answer came
         if isinstance(said, str):
@@ -299,16 +291,6 @@ class Rollouts:
         counts = self._groups.reissued
         return sum(counts.pop(step) for step in [step for step in counts if step <= number])
 
-    def _task(self, group: Place) -> Task:
-        number, refill = group[0], self._refills.get(group, 0)
-        task = self._chosen.get((group, refill))
-        if task is None:
-            if number not in self._known:
-                self._known[number] = self._tasks.known_before(number, self._lines)
-            task = self._tasks.at(group, refill, self._known[number])
-            self._chosen[group, refill] = task
-        return task
-
     def _flying(self) -> Iterable[int]:
         """Versions at which the groups in flight were issued."""
         if self._draws is not None:
@@ -328,7 +310,3 @@ class Rollouts:
 
     def _draw(self, group: Place) -> int:
         return group[0] * self._total + group[1]
-
-
-def _places(text: str) -> dict[Place, int]:
-    return {(step, index): count for step, index, count in json.loads(text or "[]")}

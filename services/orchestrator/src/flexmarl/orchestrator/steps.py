@@ -27,11 +27,13 @@ from flexmarl.orchestrator.evaluation import Evaluation
 from flexmarl.orchestrator.inputs import Inputs
 from flexmarl.orchestrator.plan import checkpoint_due, eval_due
 from flexmarl.orchestrator.position import Position
+from flexmarl.orchestrator.record import Record
 from flexmarl.orchestrator.report import Report
 from flexmarl.orchestrator.rollouts import Rollouts
-from flexmarl.orchestrator.rundir import Line, Phase, RunDir, lines
+from flexmarl.orchestrator.rundir import Phase, RunDir
 from flexmarl.orchestrator.step import Finished, Parts, Step
 from flexmarl.orchestrator.training import Order, Standing, Trained
+from flexmarl.orchestrator.verdict import must_learn
 from flexmarl.runtime.errors import JobFailedError
 
 STEP_SECONDS = Histogram(
@@ -65,13 +67,11 @@ class Steps:
         self._spec = inputs.job.spec
         self._position, self._keep = position, keep
         self._keeping = asyncio.Lock()
-        self._files, self._report, self._desk = files, report, desk
-        self._evaluated: list[int] = []
+        self._report, self._desk = report, desk
+        self._record = Record(files, inputs, incarnation)
         self._plays_on = True
         """Groups of this step or, at its end, of the next one are played."""
         self._store_seconds = 0.0
-        self._history: list[Line] = []
-        """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
         self._agents = {
             policy: [agent.name for agent in self._spec.agents_of(policy)]
             for policy in self._spec.trained_policies
@@ -80,9 +80,7 @@ class Steps:
     async def run(self, stored: Mapping[int, Mapping[int, bytes]]) -> None:
         """`stored`: what the store holds already of the steps that are open: notes by step and
         index."""
-        known = await asyncio.to_thread(lines, self._files.evals)
-        self._evaluated = [line["step"] for line in known]
-        self._history = await asyncio.to_thread(lines, self._files.metrics)
+        await self._record.read()
         rollouts = Rollouts(
             self._parts,
             self._inputs.tasks,
@@ -97,7 +95,7 @@ class Steps:
             playing = background.create_task(rollouts.run())
             while True:
                 await self._evaluate()
-                rollouts.stand_at(self._position.step, self._history)
+                rollouts.stand_at(self._position.step, self._record.history)
                 if self._position.step == self._spec.steps:
                     break
                 if not await self._step_unless_asked_to_save(rollouts):
@@ -131,21 +129,12 @@ class Steps:
         position = self._position
         last = position.checkpoint
         if position.step and (last is None or last.step != position.step):
-            directory = checkpoints.directory_of(self._inputs.checkpoints, position.step)
-            uid = self._inputs.settings.job_uid
-            before = tuple(name for name in (last.lineage if last else ()) if name != uid)
-            saving = Checkpoint(directory, position.step, (*before, uid), rollouts.draws())
+            saving = self._checkpoint(position.step, rollouts.draws())
             await self._still_ours()
             await asyncio.to_thread(checkpoints.begin, saving)
             standing = Standing(position.step, position.checkpoint, position.discard)
             saved = await self._parts.training.save_all(standing, saving.staging)
-            await asyncio.to_thread(
-                checkpoints.finish,
-                saving,
-                saved,
-                self._inputs.cursor(saving.step),
-                incarnation=self._incarnation,
-            )
+            await self._record.checkpoint(saving, saved)
             await self._move(rollouts, lambda same: replace(same, checkpoint=saving))
         self._desk.saved = position.step
         self._report.now(Phase.RUNNING, position.step, "saved; waiting for the end")
@@ -155,21 +144,20 @@ class Steps:
     async def _evaluate(self) -> None:
         """The version that the job stands at, unless that is not due or was done."""
         version = self._position.step
-        if not eval_due(self._spec, version, self._evaluated):
+        if not eval_due(self._spec, version, self._record.evaluated):
             return
         evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs.held_out)
         self._report.now(Phase.EVALUATING, version, groups=evaluation.progress)
         line = await evaluation.run()
         await self._still_ours()
-        await asyncio.to_thread(self._files.append, self._files.evals, [line])
-        self._evaluated.append(version)
+        await self._record.evaluation(line)
         log.info("evaluated", version=version, seconds=round(line["seconds"], 2))
 
     async def _step(self, rollouts: Rollouts) -> None:
         position, number = self._position, self._position.step
         step, self._plays_on = rollouts.step(number), True
         self._report.now(Phase.RUNNING, number, groups=lambda: (len(step.done), step.total))
-        saving = self._checkpoint(number + 1)
+        saving = self._checkpoint(number + 1) if checkpoint_due(self._spec, number + 1) else None
         if saving is not None:
             await asyncio.to_thread(checkpoints.begin, saving)
         standing = Standing(number, position.checkpoint, position.discard)
@@ -177,12 +165,13 @@ class Steps:
         if saving is not None:
             saving = replace(saving, draws=rollouts.draws())
         self._plays_on = not self._spec.pipeline.difficulty and not eval_due(
-            self._spec, number + 1, self._evaluated
+            self._spec, number + 1, self._record.evaluated
         )
         if self._plays_on:
             rollouts.stand_at(number + 1)  # while this is written down
         await self._still_ours()
-        finished = await self._write(finished, saving)
+        self._desk.line = finished.line
+        finished = await self._record.step(finished, saving)
         used_up = finished.line["counts"].get(USED_UP, 0) == step.total
         await self._move(
             rollouts,
@@ -195,10 +184,13 @@ class Steps:
             ),
         )
         if saving is not None:
-            await asyncio.to_thread(self._prune, saving)
+            await self._record.prune(saving)
         with self._storing():
             await self._parts.experience.close_step(self._incarnation, number)
-        self._must_learn(finished)
+        log.info("step", step=number, seconds=round(finished.line["seconds"]["step"], 3))
+        if self._position.idle:
+            log.warning("no policy was updated", step=number, in_a_row=self._position.idle)
+        must_learn(self._position, finished.line["counts"], self._inputs.limits)
 
     async def _train(
         self, step: Step, standing: Standing, saving: Checkpoint | None, rollouts: Rollouts
@@ -299,66 +291,9 @@ class Steps:
         spent = [result.metrics.get("store_seconds", 0.0) for result in trained.values()]
         return step.store_seconds + max(spent, default=0.0) + own
 
-    def _checkpoint(self, version: int) -> Checkpoint | None:
-        """The one to be made at `version`, if any."""
-        if not checkpoint_due(self._spec, version):
-            return None
+    def _checkpoint(self, version: int, draws: str = "") -> Checkpoint:
+        """The one to be made at `version`."""
         last, uid = self._position.checkpoint, self._inputs.settings.job_uid
         before = tuple(name for name in (last.lineage if last else ()) if name != uid)
         directory = checkpoints.directory_of(self._inputs.checkpoints, version)
-        return Checkpoint(directory, version, (*before, uid))
-
-    async def _write(self, finished: Finished, saving: Checkpoint | None) -> Finished:
-        """What was written down of the step: by us or, before a crash, by another incarnation."""
-        self._desk.line = finished.line
-        known = [line["step"] for line in self._history[-1:]] == [finished.line["step"]]
-        if known:
-            finished = replace(finished, line=self._history[-1], episodes=[])
-        elif self._spec.pipeline.difficulty:
-            self._history.append(finished.line)
-        else:
-            self._history = [finished.line]
-        await asyncio.to_thread(self._write_files, finished, saving, known=known)
-        return finished
-
-    def _write_files(self, finished: Finished, saving: Checkpoint | None, *, known: bool) -> None:
-        """In a thread."""
-        if not known:  # the metrics last: with them the step is written down
-            self._files.append(self._files.episodes, finished.episodes)
-            self._files.append(self._files.metrics, [finished.line])
-        if saving is None:
-            return
-        checkpoints.finish(
-            saving,
-            {name: each.saved for name, each in finished.trained.items() if each.saved},
-            self._inputs.cursor(saving.step),
-            incarnation=self._incarnation,
-        )
-
-    def _prune(self, saving: Checkpoint) -> None:
-        """In a thread, once the job stands at that one: until then it may fall back to another."""
-        keep = self._spec.checkpoint.keep
-        gone = checkpoints.prune(self._inputs.checkpoints, keep, saving.lineage)
-        log.info("checkpoint", step=saving.step, pruned=[directory.name for directory in gone])
-
-    def _must_learn(self, finished: Finished) -> None:
-        """JobFailedError after too many steps that taught nobody anything."""
-        idle, number = self._position.idle, self._position.step - 1
-        log.info("step", step=number, seconds=round(finished.line["seconds"]["step"], 3))
-        if idle:
-            log.warning("no policy was updated", step=number, in_a_row=idle)
-        if self._position.used_up >= self._inputs.limits.used_up_steps:
-            outcomes = finished.line["counts"]
-            raise JobFailedError(
-                f"the filter dropped every task of {self._position.used_up} steps in a row, up to "
-                f"step {number}, for each place as often as maxRefills allows "
-                f"(last step: {outcomes}); the tasks are too easy or too hard, the reward cannot "
-                "tell answers apart, or pipeline.filter is too strict"
-            )
-        if idle >= self._inputs.limits.idle_steps:
-            outcomes = finished.line["counts"]
-            raise JobFailedError(
-                f"no policy was updated in {idle} steps in a row, up to step {number}: the rewards "
-                f"within each group were all equal or missing (last step: {outcomes}); the tasks "
-                "are too easy or too hard, or the reward cannot tell answers apart"
-            )
+        return Checkpoint(directory, version, (*before, uid), draws)
