@@ -110,8 +110,9 @@ def _unschedulable(message: str, pods: list[Pod], gang: Sequence[Pod], seen: Obs
     if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
         return Finding(
             "ClaimPending",
-            f"{who}: {said}; name an existing claim or a StorageClass in spec.checkpoint.claim, or "
-            "give the cluster a default StorageClass",
+            f"{who}: {said}; create the claim that the job names in a pvc:// URI, spec.cache or "
+            "spec.checkpoint; for the one that it makes, name a StorageClass in "
+            "spec.checkpoint.claim, or give the cluster a default one",
         )
     if lacking:
         wanted = len(pods) + len(gang) + placed
