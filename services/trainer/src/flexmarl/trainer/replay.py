@@ -45,5 +45,6 @@ async def lease_places(
             if not lease.groups:
                 break
             cursor = lease.cursor
-            found |= {(step, group.id.index): group for group in lease.groups}
+            named = {(step, group.id.index): group for group in lease.groups}
+            found |= {place: named[place] for place in places if place in named}  # free the others
     return [found[place] for place in places if place in found], seconds
