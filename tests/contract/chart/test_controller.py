@@ -12,9 +12,9 @@ from tests.contract.chart.test_rights import bound, rights
 
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.cluster import PLURALS
-from flexmarl.controller.process import RESOURCES
 from flexmarl.controller.render import WORKLOADS
 from flexmarl.controller.settings import ControllerSettings
+from flexmarl.controller.watching import RESOURCES
 
 KINDS = {plural: kind for kind, (_, plural) in PLURALS.items()} | {"podgroups": "PodGroup"}
 

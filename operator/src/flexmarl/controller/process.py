@@ -1,7 +1,7 @@
 """`flexmarl serve controller`: watches, and looks at every job about which something is new.
 
-kopf watches; its handlers only name a job to look at. A resync looks at all of them, and mends what
-a watch may have missed. Nothing of kopf's that would put a finalizer on anything is used.
+Watches only name a job to look at. A resync looks at all of them, and mends what a watch may have
+missed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import kopf
@@ -27,19 +27,11 @@ from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.store import RedisError
+from flexmarl.controller.watching import kopf_settings, watching
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.main import hopeless_exit, misconfigured
 from flexmarl.runtime.process import run_until_signalled
 
-RESOURCES = {
-    "MARLJob": ("flexmarl.io", "v1alpha1", "marljobs"),
-    "Pod": ("", "v1", "pods"),
-    "Deployment": ("apps", "v1", "deployments"),
-    "StatefulSet": ("apps", "v1", "statefulsets"),
-    "Job": ("batch", "v1", "jobs"),
-}
-INACTIVITY_SECONDS = 60.0
-"""A watch that says nothing for so long is opened anew."""
 LONGEST_PAUSE = 60.0
 """Between two tries of a look that fails."""
 ASKED_AT_ONCE = 32
@@ -184,36 +176,12 @@ class Controller:
         return found
 
 
-def watching(
-    registry: kopf.OperatorRegistry, tell: Callable[[str, Mapping[str, Any]], None]
-) -> None:
-    """Have kopf tell of every change of our objects."""
-    for kind, resource in RESOURCES.items():
-        labels = None if kind == "MARLJob" else {JOB_LABEL: kopf.PRESENT}
-
-        async def changed(event: Mapping[str, Any], kind: str = kind, **_: Any) -> None:
-            tell(kind, {"type": event["type"], "object": dict(event["object"])})
-
-        kopf.on.event(*resource, id=f"wake-{kind.lower()}", labels=labels, registry=registry)(
-            changed
-        )
-
-
-def kopf_settings() -> kopf.OperatorSettings:
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.scanning.disabled = True
-    found.watching.inactivity_timeout = INACTIVITY_SECONDS
-    return found
-
-
 async def body(settings: ControllerSettings) -> None:
     """Serve until cancelled."""
     async with connected() as cluster, Orchestrators() as asker:
         controller = Controller(settings, cluster, asker)
         registry = kopf.OperatorRegistry()
         watching(registry, controller.event)
-        _login(registry)
         if settings.health_port:
             await _serve_health(controller, settings.health_port)
         async with asyncio.TaskGroup() as group:
@@ -229,14 +197,6 @@ async def body(settings: ControllerSettings) -> None:
             )
             for task in ours:  # a signal comes to kopf, which takes its handler, and ends it alone
                 task.cancel()
-
-
-def _login(registry: kopf.OperatorRegistry) -> None:
-    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        found: kopf.ConnectionInfo | None = kopf.login_with_service_account(**arguments)
-        return found or kopf.login_with_kubeconfig(**arguments)
-
-    kopf.on.login(registry=registry)(login)
 
 
 async def _serve_health(controller: Controller, port: int) -> None:

@@ -37,8 +37,8 @@ class ControllerSettings(BaseSettings):
     log_level: str = "INFO"
     resync_seconds: float = 120
     progress_seconds: float = 2
-    workers: int = 3
-    """Jobs that are looked at at once."""
+    workers: int = 2
+    """Jobs that are looked at at once, each with some requests at a time."""
 
     def installation(self) -> Installation:
         what = [self.images, self.image_pull_policy, self.image_pull_secrets]
