@@ -176,7 +176,7 @@ def test_strangers_are_refused_by_every_port_and_with_policies_do_not_reach_one(
     try:
         job = Job(cluster, images, namespace)
         job.submit(slow())
-        job.trains(1)
+        job.reaches("Running")
         doors = [*doors_of_job(job), *doors_of_release(release)]
         secret = cluster.get(namespace, "secret", "team-job")["data"]
         for where in strangers:
