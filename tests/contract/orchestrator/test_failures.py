@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
-from tests.contract.orchestrator.conftest import QUICK, Team, team
+from tests.contract.orchestrator.conftest import QUICK, team
 from tests.unit.orchestrator.jobs import make_job
 
-from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.keys import Keys
 from flexmarl.orchestrator.groups import Groups
-from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.training import Training
 from flexmarl.runtime.errors import (
     FencedError,
-    JobFailedError,
     NotFoundError,
     UnavailableError,
 )
@@ -223,182 +220,6 @@ async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
         await around.run()  # started again by who does not know better
         around.assert_trained_as_if_nothing_had_happened()
         assert [line["step"] for line in around.lines("evals")] == [0, 2, 4]
-
-
-async def stop_at(around: Team, step: int, index: int, limits: Limits = QUICK) -> None:
-    """Run the orchestrator and end it as a crash would, while a group is played."""
-    reached = asyncio.Event()
-    around.workers[0].plays = once_at(step, index, reached.set)
-    running_job = asyncio.ensure_future(around.run(limits))
-    await reached.wait()
-    running_job.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running_job
-
-
-async def test_a_restarted_orchestrator_takes_over_in_the_middle_of_a_step(
-    tmp_path: Path, store_server: Server
-) -> None:
-    job = make_job(
-        eval={"data": {"uri": "file://held-out.jsonl"}}, batch={"tasksPerStep": 40, "groupSize": 2}
-    )
-    async with team(job, tmp_path, store_server) as around:
-        # Some are stored by then: fewer are in flight at once.
-        await stop_at(around, 2, 35, replace(QUICK, episodes_in_flight=20))
-        await around.run()
-        around.assert_trained_as_if_nothing_had_happened()
-        assert [line["step"] for line in around.lines("evals")] == [0, 4]
-        before = around.lines("metrics")[2]["counts"]["groups-from-before"]
-        assert 0 < before < 40
-        assert all(times == 1 for times in around.ledger.times.values())
-        again = [r for r in around.requests if r.id.incarnation == 2 and r.id.step == 2]
-        assert len(again) == 40 - before
-
-
-@pytest.mark.parametrize("moment", ["before the state", "before the close"])
-async def test_an_orchestrator_that_died_at_the_end_of_a_step_trains_nothing_twice(
-    tmp_path: Path, store_server: Server, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    class CrashError(Exception):
-        pass
-
-    async def put_state(self: ExperienceClient, incarnation: int, fields: dict[str, str]) -> None:
-        ends = fields.get("step") == "2"
-        if not ends or moment == "before the close":
-            await put(self, incarnation, fields)
-        if ends:
-            raise CrashError
-
-    async with team(make_job(), tmp_path, store_server) as around:
-        put = ExperienceClient.put_state
-        with monkeypatch.context() as patch:
-            patch.setattr(ExperienceClient, "put_state", put_state)
-            with pytest.raises(CrashError):
-                await around.run()
-        await around.run()
-        around.assert_trained_as_if_nothing_had_happened()
-        assert all(times == 1 for times in around.ledger.times.values())
-
-
-async def test_a_second_orchestrator_silences_the_first(
-    tmp_path: Path, store_server: Server
-) -> None:
-    async with team(make_job(), tmp_path, store_server) as around:
-        reached = asyncio.Event()
-        around.workers[0].plays = once_at(2, 0, reached.set)
-        around.workers[0].seconds = 0.3
-        first = asyncio.ensure_future(around.run())
-        await reached.wait()
-        second = asyncio.ensure_future(around.run())
-        with pytest.raises(FencedError):
-            await first
-        await second
-        around.assert_trained_as_if_nothing_had_happened()
-
-
-async def test_a_resumed_job_goes_on_with_the_very_same_sequence(
-    tmp_path: Path, store_server: Server
-) -> None:
-    job = make_job(steps=6, checkpoint={"everySteps": 2})
-    async with team(job, tmp_path, store_server) as first:
-        await stop_at(first, 5, 1)
-        before = [line["tasks"] for line in first.lines("metrics")][:4]
-    async with team(job, tmp_path, store_server) as second:
-        await second.run(resume_from=str(tmp_path / "run/checkpoints/step-00000004"))
-        second.assert_trained_as_if_nothing_had_happened()
-        assert [line["tasks"] for line in second.lines("metrics")][:4] == before
-        assert {request.id.step for request in second.requests} == {4, 5}
-        lineage = second.json("checkpoints/step-00000006/manifest.json")["lineage"]
-        assert lineage == [first.settings.job_uid, second.settings.job_uid]
-
-
-async def test_a_task_that_always_fails_does_not_block_the_job(
-    tmp_path: Path, store_server: Server
-) -> None:
-    tries: list[tuple[int, int]] = []
-
-    def plays(request: Any) -> None:
-        if request.task_id == "3":
-            tries.append((request.id.step, request.id.index))
-            raise RuntimeError("cannot be played")
-
-    async with team(make_job(), tmp_path, store_server) as around:
-        around.workers[0].plays = plays
-        await around.run()
-        assert around.json("progress.json")["phase"] == "Complete"
-        assert all(tries.count(group) == QUICK.group_tries for group in set(tries))
-        given_up = [line["counts"].get("groups-given-up", 0) for line in around.lines("metrics")]
-        assert sum(given_up) == len(set(tries))
-        for step, index in set(tries):
-            assert around.ledger.trained["p0", step][index] == "3:[]"
-
-
-async def test_workers_that_always_fail_end_the_job_with_their_words(
-    tmp_path: Path, store_server: Server
-) -> None:
-    def plays(request: Any) -> None:
-        raise RuntimeError("no such module")
-
-    async with team(make_job(), tmp_path, store_server) as around:
-        around.workers[0].plays = plays
-        with pytest.raises(JobFailedError, match="no such module"):
-            await around.run()
-        progress = around.json("progress.json")
-        assert progress["phase"] == "Failed"
-        assert "no such module" in progress["message"]
-
-
-async def test_a_step_in_which_nothing_can_be_scored_ends_the_job(
-    tmp_path: Path, store_server: Server
-) -> None:
-    async with team(make_job(), tmp_path, store_server) as around:
-        around.workers[0].outcome = lambda request: "workflow-error"
-        with pytest.raises(JobFailedError, match=r"12 x workflow-error.*ValueError: broken"):
-            await around.run()
-
-
-async def test_steps_that_update_nothing_end_the_job_after_a_while(
-    tmp_path: Path, store_server: Server
-) -> None:
-    async with team(make_job(steps=9), tmp_path, store_server) as around:
-        for trainer in around.trainers:
-            trainer.learns = False
-        with pytest.raises(JobFailedError, match="no policy was updated in 3 steps in a row"):
-            await around.run()
-        assert len(around.lines("metrics")) == QUICK.idle_steps
-
-
-async def test_an_engine_with_other_weights_than_the_trainer_s_ends_the_job(
-    tmp_path: Path, store_server: Server
-) -> None:
-    async with team(make_job(), tmp_path, store_server) as around:
-        next(iter(around.engines.values())).corrupt = True
-        with pytest.raises(JobFailedError, match="holds other weights than the trainer published"):
-            await around.run()
-    unchecked = make_job(weightSync={"check": False})
-    async with team(unchecked, tmp_path / "run", store_server) as around:
-        next(iter(around.engines.values())).corrupt = True
-        await around.run()
-        around.assert_trained_as_if_nothing_had_happened()
-
-
-async def test_a_service_that_never_comes_is_named(tmp_path: Path, store_server: Server) -> None:
-    async with team(make_job(), tmp_path, store_server) as around:
-        with pytest.raises(JobFailedError, match=r"trainer 2 at 127\.0\.0\.1:1"):
-            await around.run(
-                replace(QUICK, start=1), trainers=[*around.settings.trainers, "127.0.0.1:1"]
-            )
-
-
-async def test_a_trainer_s_verdict_ends_the_job(tmp_path: Path, store_server: Server) -> None:
-    async with team(make_job(), tmp_path, store_server) as around:
-
-        def diverge(policy: str, step: int, index: int) -> None:
-            raise JobFailedError("the gap is 3.2")
-
-        around.trainers[0].on_group = diverge
-        with pytest.raises(JobFailedError, match=r"the gap is 3\.2"):
-            await around.run()
 
 
 async def test_a_store_that_comes_back_empty_changes_nothing_in_the_end(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import Team, team
-from tests.contract.orchestrator.test_pipeline import at, crash, stop_before_the_state, until
+from tests.contract.orchestrator.test_crashes import stop_before_the_state
+from tests.contract.orchestrator.test_pipeline import at, crash, until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient

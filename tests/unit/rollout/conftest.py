@@ -13,9 +13,10 @@ from flexmarl.contracts.job import AgentSpec
 from flexmarl.experience.samples import VersionSpan
 from flexmarl.models.bytes_tokenizer import BytesTokenizer, byte_letters
 from flexmarl.models.tokenizer import FileTokenizer
-from flexmarl.rollout.conversation import Generated, History, PromptEncoder, Tokens
+from flexmarl.rollout.conversation import Generated
 from flexmarl.rollout.episode import Episode, Player, sampling_of
 from flexmarl.rollout.policies import TurnCall
+from flexmarl.rollout.prompts import History, PromptEncoder, Tokens
 
 # As Qwen3's: what an earlier turn thought is not shown again.
 THINKING_TEMPLATE = """

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from flexmarl.models.bytes_tokenizer import END, BytesTokenizer
 from flexmarl.models.tokenizer import FileTokenizer
-from flexmarl.rollout.conversation import (
-    Conversation,
-    Generated,
-    History,
-    PromptEncoder,
-    Tokens,
-    Turn,
-    TurnInfo,
-    as_history,
-)
+from flexmarl.rollout.conversation import Conversation, Generated, Turn, TurnInfo
+from flexmarl.rollout.prompts import History, PromptEncoder, Tokens, as_history
 
 INFO = TurnInfo(0, "solver", "solver", 1.0, 64)
 ASK: History = (("system", "s"), ("user", "hi"))

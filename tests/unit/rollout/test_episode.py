@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from flexmarl.rollout.conversation import History
 from flexmarl.rollout.episode import Episode
+from flexmarl.rollout.prompts import History
 
 
 def echo(history: History) -> str:

@@ -7,9 +7,9 @@ import pytest
 
 from flexmarl.contracts.job import WorkflowSpec
 from flexmarl.data.tasks import Task
-from flexmarl.rollout.conversation import History
 from flexmarl.rollout.episode import Episode
 from flexmarl.rollout.plugins import JobCodeError
+from flexmarl.rollout.prompts import History
 from flexmarl.rollout.workflows.base import Rewards, fill_roles
 from flexmarl.rollout.workflows.registry import make_workflow
 

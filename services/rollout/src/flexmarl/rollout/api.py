@@ -2,7 +2,7 @@
 
 from flexmarl.contracts.base import Model as Config
 from flexmarl.data.tasks import Task
-from flexmarl.rollout.conversation import Message, Reply, Turn
+from flexmarl.rollout.conversation import Reply, Turn
 from flexmarl.rollout.environments import (
     Environment,
     EnvironmentChoice,
@@ -14,6 +14,7 @@ from flexmarl.rollout.episode import Agent, Episode, Team
 from flexmarl.rollout.filters import PlayedGroup
 from flexmarl.rollout.groups import Outcome, Played
 from flexmarl.rollout.needs import Need
+from flexmarl.rollout.prompts import Message
 from flexmarl.rollout.rewards.scorers import ScorerChoice, make_scorer
 from flexmarl.rollout.workflows.base import Rewards, Workflow
 

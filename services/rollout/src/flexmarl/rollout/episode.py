@@ -12,19 +12,9 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from flexmarl.contracts.job import AgentSpec
-from flexmarl.rollout.conversation import (
-    Conversation,
-    Generated,
-    History,
-    Message,
-    PromptEncoder,
-    Reply,
-    Turn,
-    TurnInfo,
-    as_history,
-    make_turn,
-)
+from flexmarl.rollout.conversation import Conversation, Generated, Reply, Turn, TurnInfo, make_turn
 from flexmarl.rollout.policies import SamplingChoice, TurnCall, TurnSource
+from flexmarl.rollout.prompts import History, Message, PromptEncoder, as_history
 from flexmarl.runtime.errors import FlexMARLError, InvalidJobError, InvalidRequestError
 from flexmarl.runtime.seeds import derive_seed
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from flexmarl.contracts.v1 import engine_pb2
 from flexmarl.experience.samples import VersionSpan
-from flexmarl.rollout.conversation import Ids, Logprobs
+from flexmarl.rollout.conversation import Logprobs
+from flexmarl.rollout.prompts import Ids
 from flexmarl.runtime.errors import FlexMARLError, StalePolicyError
 
 CUT = "abort"

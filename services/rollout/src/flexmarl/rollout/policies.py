@@ -19,10 +19,11 @@ from prometheus_client import Counter
 
 from flexmarl.contracts.v1 import engine_pb2
 from flexmarl.rollout.bindings import Bindings
-from flexmarl.rollout.conversation import Generated, History, Ids, Tokens
+from flexmarl.rollout.conversation import Generated
 from flexmarl.rollout.engine_client import EngineClient, Wanted
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.partial import CUT, BadAnswerError, Partial, Versions, checked
+from flexmarl.rollout.prompts import History, Ids, Tokens
 from flexmarl.runtime.errors import StalePolicyError, UnavailableError
 
 RETRIES = Counter("flexmarl_rollout_turn_retries_total", "Turns asked for again.")

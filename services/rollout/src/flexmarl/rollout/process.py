@@ -13,12 +13,12 @@ from flexmarl.contracts.job import MARLJob, PolicySpec
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer
-from flexmarl.rollout.conversation import PromptEncoder
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.external import ExternalPolicy
 from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.plugins import add_code_path
+from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.rewards.runner import make_reward
 from flexmarl.rollout.server import register
 from flexmarl.rollout.stall import dying_when_stalled

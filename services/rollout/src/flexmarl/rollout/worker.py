@@ -22,7 +22,6 @@ from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.data.difficulty import as_note, evidence
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.rollout.bindings import Bindings
-from flexmarl.rollout.conversation import PromptEncoder
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.episode import Player, sampling_of
 from flexmarl.rollout.filters import Filter, PlayedGroup
@@ -37,6 +36,7 @@ from flexmarl.rollout.groups import (
 from flexmarl.rollout.held import HeldGroups
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.policies import EnginePolicy, TurnSource
+from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.staleness import STALENESS
 from flexmarl.runtime.errors import (
     FlexMARLError,
