@@ -38,7 +38,7 @@ JOBS = 200
 CREATED_AT_ONCE = 16
 SETTLED_SECONDS = 10.0
 """Without a look at any job: nothing happens any more."""
-START_SECONDS, LONGEST_SECONDS = 60.0, 900.0
+START_SECONDS, LONGEST_SECONDS = 180.0, 900.0
 IDLE_SECONDS = 130.0
 """Longer than a round of the resync."""
 RECONCILE_SECONDS, MEMORY_MIB, IDLE_SHARE = 1.0, 400.0, 1.0
