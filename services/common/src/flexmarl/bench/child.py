@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import runpy
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -46,9 +47,7 @@ def main() -> None:
     parent, *arguments = sys.argv[1:]
     tie_to_parent(int(parent), "flexmarl", signal.SIGTERM)
     sys.argv = ["flexmarl", *arguments]
-    from flexmarl.cli import main as flexmarl
-
-    flexmarl()
+    runpy.run_module("flexmarl.cli", run_name="__main__")
 
 
 if __name__ == "__main__":
