@@ -1,0 +1,46 @@
+"""Fields that only a cluster gives a meaning."""
+
+import pytest
+from tests.unit.contracts.jobs import good
+
+from flexmarl.contracts.cluster_rules import only_on_clusters
+from flexmarl.contracts.rules import check
+
+KEYS = {"name": "keys"}
+
+
+def test_what_one_machine_makes_nothing_of_is_named_where_it_stands() -> None:
+    document = good()
+    spec = document["spec"]
+    spec["cache"] = {"claim": "models"}
+    spec["code"] = {"git": {"url": "https://host/team.git"}}
+    spec["data"]["secretRef"] = KEYS
+    spec["policies"][1]["model"] = {"uri": "hf://org/model", "secretRef": KEYS}
+    spec["policies"][0]["training"]["warmStart"]["data"]["secretRef"] = KEYS
+    assert only_on_clusters(document) == [
+        "spec.cache",
+        "spec.data.secretRef",
+        "spec.code.git",
+        "spec.policies[0].training.warmStart.data.secretRef",
+        "spec.policies[1].model.secretRef",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uri", "tokenizer", "used"),
+    [
+        ("hf://org/model", None, True),
+        ("s3://bucket/model", None, True),
+        ("random://llama?hidden=8&layers=1&heads=2", "hf://org/tokenizer", True),
+        ("random://llama?hidden=8&layers=1&heads=2", None, False),
+        ("pvc://claim/model", None, False),
+    ],
+)
+def test_a_secret_needs_something_to_fetch(uri: str, tokenizer: str | None, used: bool) -> None:
+    document = good()
+    policy = document["spec"]["policies"][1]
+    policy["model"] = {"uri": uri, "secretRef": KEYS}
+    if tokenizer is not None:
+        policy["tokenizer"] = tokenizer
+    says = "spec.policies[1].model.secretRef: would be ignored; only hf:// and s3:// are fetched"
+    assert any(says in str(one) for one in check(document)) is not used
