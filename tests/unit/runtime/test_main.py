@@ -66,21 +66,25 @@ def test_settings_that_do_not_hold_end_the_same_way(
     assert last.startswith("FLEXMARL_JOB_UID: Field required; FLEXMARL_METRICS_PORT: ")
 
 
-def test_what_a_restart_may_mend_outranks_what_it_does_not() -> None:
+def test_what_a_restart_may_mend_outranks_what_it_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async def body(settings: Settings, job: MARLJob) -> None:
         raise ExceptionGroup("both", [JobFailedError("over"), UnavailableError("try again")])
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(SystemExit) as end:
         main.run("test", body)
+    assert end.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "try again"
 
 
 async def never(settings: Settings, job: MARLJob) -> None:
     raise AssertionError("the body ran")
 
 
-def test_anything_else_surfaces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_anything_else_surfaces() -> None:
     async def body(settings: Settings, job: MARLJob) -> None:
-        raise UnavailableError("try again")
+        raise RuntimeError("a bug")
 
     with pytest.raises(ExceptionGroup):
         main.run("test", body)

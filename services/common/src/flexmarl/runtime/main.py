@@ -60,13 +60,12 @@ def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:
 def hopeless_exit() -> Iterator[None]:
     """Ends the process for errors that are no bug, the last line says which: with HOPELESS when no
     restart mends it, with 1 when what it needs does not answer."""
-    code = 1
     try:
         yield
-    except* UnavailableError as errors:
-        reason = str(_first(errors))
     except* HOPELESS_ERRORS as errors:
         reason, code = str(_first(errors)), HOPELESS
+    except* UnavailableError as errors:  # what a restart may mend outranks what it does not
+        reason, code = str(_first(errors)), 1
     else:
         return
     print(" ".join(reason.split()), file=sys.stderr)
