@@ -138,14 +138,3 @@ def test_a_pod_that_the_namespace_refuses(job: Job) -> None:
     said = says(job, "PodSecurity")
     assert 'violates PodSecurity "restricted' in said
     assert "mend roles.*.template" in said
-
-
-def test_a_spec_that_only_its_own_code_can_judge(job: Job) -> None:
-    """What the definition cannot check: the controller, with the words of `validate`."""
-    spec = idle()
-    spec["workflow"] = {"name": "solver-verifyer"}
-    job.submit(spec)
-    status = job.reaches("Failed", SECONDS)
-    assert status["reason"] == "InvalidSpec"
-    assert "solver-verifyer" in status["message"]
-    assert job.pods() == []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,15 +99,14 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
     claim = stage.cluster.get(job.namespace, "pvc", job.claim())
     assert claim["metadata"]["uid"] == claimed
     assert "deletionTimestamp" not in claim["metadata"]
-    export = ["flexmarl", "export", job.run_dir(), "solver", "/tmp/solver"]
-    load = (
-        "from transformers import AutoModelForCausalLM as Model; "
-        "print(Model.from_pretrained('/tmp/solver').config.hidden_size)"
-    )
-    script = f'{" ".join(export)} && python3 -c "{load}"'
-    said = job.beside_claim("exports", "trainer", command=["sh", "-c", script], claim=job.claim())
-    assert "/tmp/solver: solver after" in said
-    assert said.split()[-1] == "16"
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory, "solver")
+        where = ["-n", job.namespace, "--image", job.images["slim"]]
+        export = [sys.executable, "-m", "flexmarl.cli", "export", job.name, "solver", out, *where]
+        done = subprocess.run(export, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads((out / "config.json").read_text())["hidden_size"] == 16
+        assert (out / "model.safetensors").exists()
     stage.done_with(job.namespace)
 
 
