@@ -131,7 +131,7 @@ def test_what_a_run_left_is_read_while_it_goes_on_without_its_pods_and_without_t
     assert "Complete" in (run / "report.html").read_text()
     assert len((run / "metrics.jsonl").read_text().splitlines()) == STEPS
     assert "Complete" in flexmarl(folder, "status", "team", *where)[1]
-    code, said = flexmarl(folder, "logs", "team", "trainer", *where)
+    code, said = flexmarl(folder, "logs", "team", "--role", "trainer", *where)
     assert "has no pods of trainer" in said
     assert "team-trainer-0 | " in said
     assert "team-orchestrator" not in said
