@@ -58,6 +58,22 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
     assert await indexes(store, "verifier", verifier, 0) == [0, 1, 2]
 
 
+async def test_what_several_policies_lost_is_played_again_for_each_of_them(
+    server: Server, store: Store, another: Store, uid: str
+) -> None:
+    incarnation = await fill(store, 0, 3)
+    keys = Keys(uid)
+    epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+    for policy, epoch in epochs.items():
+        with server.client() as client:
+            stream_id = client.xrange(keys.stream(policy))[1][0].decode()
+            client.delete(keys.data(policy, stream_id))
+        assert await indexes(another, policy, epoch, 0) == [0, 2]
+    assert await store.append(sent(GroupId(incarnation, 0, 1)))
+    for policy, epoch in epochs.items():
+        assert sorted(await indexes(store, policy, epoch, 0)) == [0, 1, 2]
+
+
 async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
     own_server: Server, uid: str
 ) -> None:
