@@ -21,6 +21,8 @@ LONG = 20
 """Steps of a job to which much happens."""
 LONGEST = 500
 """Of one that is still there when a chart was upgraded."""
+GONE = 60.0
+"""Seconds; half of it on a machine that does nothing else."""
 ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
 """Values of the chart by which pods of jobs are made in another way."""
 pytestmark = pytest.mark.beside
@@ -90,12 +92,12 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
     job.submit(team(steps=100))
     job.pod("trainer")  # imports, and hears nothing else
     job.delete()
-    until(lambda: job.children() == [], "all is gone while it starts", 30)
+    until(lambda: job.children() == [], "all is gone while it starts", GONE)
     job.submit(team(steps=100))
     job.trains(3)
     claimed = stage.cluster.get(job.namespace, "pvc", job.claim())["metadata"]["uid"]
     job.delete()
-    until(lambda: job.children() == [], "all is gone", 30)
+    until(lambda: job.children() == [], "all is gone", GONE)
     claim = stage.cluster.get(job.namespace, "pvc", job.claim())
     assert claim["metadata"]["uid"] == claimed
     assert "deletionTimestamp" not in claim["metadata"]
