@@ -1,7 +1,7 @@
 """Who is not of a job gets nothing out of its pods: for want of credentials, and of a way to them.
 
 Two ports answer anybody who reaches them: metrics, which name no prompt and no secret, and the
-health that the kubelet asks for. docs/decisions/0010 says why.
+health that the kubelet asks for. docs/decisions/0011 says why.
 """
 
 from __future__ import annotations
