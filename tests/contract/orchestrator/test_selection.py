@@ -163,6 +163,97 @@ async def test_difficulty_chooses_the_same_tasks_whenever_the_orchestrator_dies(
     assert chosen["within"] == chosen["none"]
 
 
+@OVERLAPS
+async def test_difficulty_learns_of_dropped_groups_whatever_dies(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    """The orchestrator dies while a place is played whose first two tasks were dropped."""
+    job = make_job(pipeline=FILTER | {"difficulty": {"candidates": 3}} | overlap)
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        worker.drops = lambda request: at(request) == (1, 2)
+        worker.reward = lambda request: 0.0
+        last = asyncio.Event()
+
+        def plays(request: Any) -> None:
+            if at(request) == (1, 2) and request.final:
+                worker.gates[1, 2] = last
+
+        worker.plays = plays
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(at(r) == (1, 2) for r in around.requests) == 3)
+        await crash(run)
+        last.set()
+        await around.run()
+        lines = around.lines("metrics")
+        found = [group for line in lines for group in line["groups"] if "dropped" in group]
+        asked = [r.task_id for r in around.requests if at(r) == (1, 2)]
+        nothing = {"p0": [0.0, 2], "p1": [0.0, 2]}
+        assert [group["dropped"] for group in found] == [
+            [{"task": task, "solved": nothing} for task in asked[:2]]
+        ]
+        assert asked[2] == asked[3]
+        assert sum(line["counts"].get("groups-dropped", 0) for line in lines) == 2
+
+
+@pytest.mark.parametrize("overlap", [{}, stale(1)], ids=["strict", "stale"])
+async def test_difficulty_with_a_filter_chooses_the_same_tasks_whenever_the_orchestrator_dies(
+    tmp_path: Path, store_server: Server, overlap: dict[str, Any]
+) -> None:
+    job = make_job(steps=7, pipeline=FILTER | {"difficulty": {"candidates": 3}} | overlap)
+    chosen = {}
+    for name, late in {"none": None, "killed": (2, 4)}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        async with team(job, folder, store_server) as around:
+            worker = around.workers[0]
+            worker.reward = lambda request: float(int(request.task_id) % 2)
+            worker.drops = lambda request: int(request.task_id) % 3 == 0
+            if late:
+                gate = worker.gates[late] = asyncio.Event()
+                run = asyncio.ensure_future(around.run())
+                await until(lambda: late in map(at, around.requests))  # noqa: B023
+                await until(lambda: len(around.lines("metrics")) == late[0])  # noqa: B023
+                await crash(run)
+                gate.set()
+            await around.run()
+            lines = around.lines("metrics")
+            chosen[name] = [
+                (line["tasks"], [group.get("dropped") for group in line["groups"]])
+                for line in lines
+            ]
+    assert any(dropped for _, step in chosen["none"] for dropped in step)
+    assert chosen["killed"] == chosen["none"]
+
+
+async def test_a_draw_keeps_its_task_however_late_it_is_played_again(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """Steps beyond its own are trained meanwhile, and what they say does not count for it."""
+    pipeline = {"difficulty": {"candidates": 6}} | stale(1, partialRollout=True)
+    late = {(0, index) for index in range(3)}
+    async with team(make_job(steps=6, pipeline=pipeline), tmp_path, store_server) as around:
+        worker = around.workers[0]
+        worker.reward = lambda request: 1.0
+        gates = worker.gates = {place: asyncio.Event() for place in late}
+        for trained in (1, 2, 3):
+            run = asyncio.ensure_future(around.run())
+            # Only once that many steps are behind it may a draw of the next but one start.
+            await until(lambda: any(r.id.step == trained + 1 for r in around.requests))  # noqa: B023
+            await until(lambda: all(asked(around, place) >= trained for place in late))  # noqa: B023
+            await crash(run)
+        for gate in gates.values():
+            gate.set()
+        await around.run()
+        for place in late:
+            assert asked(around, place) == 4
+            assert len({r.task_id for r in around.requests if at(r) == place}) == 1
+
+
+def asked(around: Team, place: tuple[int, int]) -> int:
+    return sum(at(request) == place for request in around.requests)
+
+
 async def test_what_is_known_of_a_group_whose_answer_never_came_is_read_from_the_store(
     tmp_path: Path, store_server: Server
 ) -> None:

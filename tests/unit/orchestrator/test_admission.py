@@ -87,7 +87,7 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
                 mishaps -= 1
                 assert draws.lost(found[1]) == found[0]
         while version < steps and sum(step == version for step, _ in draws.placed) == per_step:
-            assert sorted(draws.at(version)) == sorted(
+            assert sorted(draws.at(version).values()) == sorted(
                 draw for (step, _), draw in draws.placed.items() if step == version
             )
             for (step, index), draw in draws.placed.items():

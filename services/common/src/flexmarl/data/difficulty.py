@@ -12,12 +12,16 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 SOLVED = 1.0
 """An episode counts as right for an agent from this reward on."""
 
 Evidence = dict[str, tuple[float, int]]
 """Of one group: agent -> share of its scored episodes that are right, and how many are scored."""
+
+Tried = tuple[str, Evidence]
+"""A group that the filter dropped: its task's id, and how it went."""
 
 
 def evidence(rewards: Iterable[tuple[str, float]]) -> Evidence:
@@ -61,13 +65,19 @@ class Posterior:
 Outcome = tuple[str, float, int]
 """Task id, accuracy, scored episodes."""
 
+NOTHING: Mapping[str, Posterior] = MappingProxyType({})
+"""Known of any task."""
 
-def posteriors(outcomes: Iterable[Outcome], discount: float) -> dict[str, Posterior]:
-    """What is known of each task after `outcomes`, oldest first."""
+
+def posteriors(
+    outcomes: Iterable[Outcome], discount: float, before: Mapping[str, Posterior] = NOTHING
+) -> dict[str, Posterior]:
+    """What is known of each task of `outcomes` after them, oldest first, and what was `before`."""
     known: dict[str, Posterior] = {}
     for task, accuracy, episodes in outcomes:
         if episodes:
-            known[task] = known.get(task, Posterior()).after(accuracy, episodes, discount)
+            earlier = known.get(task) or before.get(task, Posterior())
+            known[task] = earlier.after(accuracy, episodes, discount)
     return known
 
 

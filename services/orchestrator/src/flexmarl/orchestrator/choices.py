@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from flexmarl.data.difficulty import Posterior
+from flexmarl.data.difficulty import Evidence, Tried
 from flexmarl.data.tasks import Task
 from flexmarl.orchestrator.admission import Place
+from flexmarl.orchestrator.known import Known, Line
 from flexmarl.orchestrator.tasks import Tasks
 
 
@@ -19,39 +18,47 @@ class Choices:
     def __init__(self, tasks: Tasks, refills: str) -> None:
         """`refills`: what `dump` said last."""
         self._tasks = tasks
-        found = json.loads(refills or "[]")
-        self._refills: Counter[Place] = Counter({(step, at): count for step, at, count in found})
-        self._known: dict[int, dict[str, Posterior]] = {}
+        self._dropped: dict[Place, list[Tried]] = {
+            (step, at): [
+                (task, {agent: (share, scored) for agent, (share, scored) in solved.items()})
+                for task, solved in tried
+            ]
+            for step, at, tried in json.loads(refills or "[]")
+        }
+        self._known = Known(tasks.spec.pipeline.difficulty, tasks.ahead)
         self._chosen: dict[tuple[Place, int], Task] = {}
-        self.lines: Sequence[Mapping[str, Any]] = ()
-        """The metrics of all finished steps, where tasks are chosen by difficulty."""
+
+    def learn(self, lines: Iterable[Line], oldest: int) -> None:
+        """See `Known.learn`; `oldest`: the first step with a group that is not over."""
+        self._known.learn(lines, oldest)
 
     def task(self, group: Place) -> Task:
-        number, refill = group[0], self._refills.get(group, 0)
+        refill = self.refill(group)
         task = self._chosen.get((group, refill))
         if task is None:
-            if number not in self._known:
-                self._known[number] = self._tasks.known_before(number, self.lines)
-            task = self._tasks.at(group, refill, self._known[number])
+            task = self._tasks.at(group, refill, self._known.before(group[0]))
             self._chosen[group, refill] = task
         return task
 
     def refill(self, group: Place) -> int:
         """How many of its tasks were dropped."""
-        return self._refills.get(group, 0)
+        return len(self._dropped.get(group, ()))
 
-    def drop(self, group: Place) -> None:
+    def dropped(self, group: Place) -> list[Tried]:
+        """Those, in their order."""
+        return self._dropped.get(group, [])
+
+    def drop(self, group: Place, solved: Evidence) -> None:
         """It gets another task."""
-        self._refills[group] += 1
+        tried = self.task(group).id, solved
+        self._dropped.setdefault(group, []).append(tried)
 
     def dump(self) -> str:
-        return json.dumps([[*place, count] for place, count in sorted(self._refills.items())])
+        return json.dumps([[*place, tried] for place, tried in sorted(self._dropped.items())])
 
-    def close(self, number: int, over: Callable[[Place], bool]) -> None:
-        """That step is trained; groups that are `over` are not asked for any more."""
-        for group in [group for group in self._refills if over(group)]:
-            del self._refills[group]
+    def close(self, over: Callable[[Place], bool]) -> None:
+        """Groups that are `over` are not asked for any more."""
+        for group in [group for group in self._dropped if over(group)]:
+            del self._dropped[group]
         for key in [key for key in self._chosen if over(key[0])]:
             del self._chosen[key]
-        for step in [step for step in self._known if step < number - self._tasks.ahead]:
-            del self._known[step]

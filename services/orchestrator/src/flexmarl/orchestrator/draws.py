@@ -116,9 +116,9 @@ class Draws:
         """Draws that were issued, or are to be, and whose step is not trained."""
         return {*self.pending, *self.playing, *self.whole, *self.placed.values()}
 
-    def at(self, step: int) -> list[int]:
-        """Draws that lie in that step, or go back there."""
-        return [draw for place, draw in self._places().items() if place[0] == step]
+    def at(self, step: int) -> dict[int, int]:
+        """Index -> the draw that lies there in that step, or goes back there."""
+        return {place[1]: draw for place, draw in self._places().items() if place[0] == step}
 
     def _places(self) -> dict[Place, int]:
         return self.placed | {place: draw for draw, place in self.holes.items()}

@@ -28,7 +28,7 @@ class Position:
     draws: str = ""
     """Of partial rollouts: what was drawn and where it lies (`draws.Draws.dump`)."""
     refills: str = ""
-    """Of places whose tasks were dropped: how often."""
+    """Of places whose tasks were dropped: which, and how they went (`choices.Choices.dump`)."""
     discard: bool = False
     """The job begins or fell back here and not all policies have followed: anything newer that they
     hold belongs to a history that is not the job's any more."""

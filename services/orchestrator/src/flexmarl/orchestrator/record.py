@@ -26,15 +26,17 @@ class Record:
         self._spec = inputs.job.spec
         self.evaluated: list[int] = []
         """Versions."""
-        self.history: list[Line] = []
-        """Metrics: of all finished steps where tasks are chosen by them, else of the last one."""
+        self._last: Line | None = None
+        """Metrics of the last finished step."""
 
-    async def read(self) -> None:
-        """What other incarnations wrote."""
+    async def read(self) -> list[Line]:
+        """What other incarnations wrote; the metrics of all finished steps."""
         self.evaluated = [
             line["step"] for line in await asyncio.to_thread(lines, self._files.evals)
         ]
-        self.history = await asyncio.to_thread(lines, self._files.metrics)
+        metrics = await asyncio.to_thread(lines, self._files.metrics)
+        self._last = metrics[-1] if metrics else None
+        return metrics
 
     async def evaluation(self, line: Mapping[str, Any]) -> None:
         await asyncio.to_thread(self._files.append, self._files.evals, [line])
@@ -43,14 +45,10 @@ class Record:
     async def step(self, finished: Finished, saving: Checkpoint | None) -> Finished:
         """With the step's checkpoint, if any; what was written down of the step: by us or, before a
         crash, by another incarnation."""
-        known = [line["step"] for line in self.history[-1:]] == [finished.line["step"]]
-        if known:
-            finished = replace(finished, line=self.history[-1], episodes=[])
-        elif self._spec.pipeline.difficulty:
-            self.history.append(finished.line)
+        if self._last is not None and self._last["step"] == finished.line["step"]:
+            finished = replace(finished, line=self._last, episodes=[])
         else:
-            self.history = [finished.line]
-        if not known:
+            self._last = finished.line
             await asyncio.to_thread(self._append, finished)
         if saving is not None:
             trained = finished.trained.items()

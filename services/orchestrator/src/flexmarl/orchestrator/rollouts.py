@@ -7,8 +7,7 @@ rollouts, `tasks` says what is played. Here they meet the workers and the store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ import structlog
 from prometheus_client import Gauge
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
+from flexmarl.data.difficulty import Tried
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, admits, due, open_steps
@@ -24,8 +24,10 @@ from flexmarl.orchestrator.choices import Choices
 from flexmarl.orchestrator.confirm import confirm
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
+from flexmarl.orchestrator.known import Line
 from flexmarl.orchestrator.placing import Placing, Said
 from flexmarl.orchestrator.plan import group_seconds, train_request
+from flexmarl.orchestrator.scores import solved
 from flexmarl.orchestrator.staleness import told
 from flexmarl.orchestrator.step import Parts, Step
 from flexmarl.orchestrator.tasks import Tasks
@@ -63,7 +65,6 @@ class Rollouts:
         self.version = version
         """At which the job stands."""
         self._steps: dict[int, Step] = {}
-        self._dropped = 0
         self._choices = Choices(tasks, refills)
         self._started: dict[Place, int] = {}
         self._draws: Draws | None = None
@@ -98,13 +99,17 @@ class Rollouts:
         """That of the version at which the job stands, while it is open."""
         return self._steps.get(self.version)
 
-    def stand_at(self, version: int, lines: Sequence[Mapping[str, Any]] = ()) -> None:
-        """The job has this version: open the steps that may be played now.
+    def learn(self, lines: Iterable[Line]) -> None:
+        """Metrics of finished steps, each before the job stands at the next."""
+        oldest = self.version
+        if self._draws is not None:
+            oldest = min({self._draws.next} | self._draws.known()) // self._total
+        self._choices.learn(lines, oldest)
 
-        `lines`: the metrics of all finished steps, where tasks are chosen by difficulty.
-        """
+    def stand_at(self, version: int) -> None:
+        """The job has this version: open the steps that may be played now."""
         spec = self._parts.job.spec
-        self.version, self._choices.lines = version, lines
+        self.version = version
         for number in open_steps(version, spec.steps, self._tasks.ahead):
             if number not in self._steps:
                 self._open(number)
@@ -152,7 +157,7 @@ class Rollouts:
         self._groups.forget(over)
         for group in [group for group in self._started if over(group)]:
             del self._started[group]
-        self._choices.close(number, over)
+        self._choices.close(over)
 
     def draws(self) -> str:
         """For the store or a checkpoint; see `Position`."""
@@ -162,14 +167,17 @@ class Rollouts:
         """For the store; see `Position`."""
         return self._choices.dump()
 
+    def dropped(self, number: int) -> dict[int, list[Tried]]:
+        """Of each place of that step: what was dropped before the group that lies there."""
+        groups = {index: (number, index) for index in range(self._total)}
+        if self._draws is not None:
+            groups = {at: self._nominal(draw) for at, draw in self._draws.at(number).items()}
+        return {index: self._choices.dropped(group) for index, group in groups.items()}
+
     def used_up(self, number: int) -> int:
         """How many places of that step ran out of tasks to be tried."""
-        if not self._most_refills:
-            return 0
-        groups = [(number, index) for index in range(self._total)]
-        if self._draws is not None:
-            groups = [self._nominal(draw) for draw in self._draws.at(number)]
-        return sum(self._choices.refill(group) >= self._most_refills for group in groups)
+        most = self._most_refills
+        return sum(len(tried) >= most for tried in self.dropped(number).values()) if most else 0
 
     def staleness(self, number: int) -> dict[str, int]:
         """In versions, the largest of what is in flight, queued, and trained in step `number`."""
@@ -219,8 +227,7 @@ class Rollouts:
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
-            self._choices.drop(group)
-            self._dropped += 1
+            self._choices.drop(group, solved(said))
             await self._remember()
             return False
         if self._placing is not None:
@@ -280,11 +287,6 @@ class Rollouts:
         if self._draws is not None:
             places = [self._nominal(self._draws.lost(place)) for place in places]
         self._groups.add(places)
-
-    def dropped(self) -> int:
-        """Groups dropped since this was asked last."""
-        count, self._dropped = self._dropped, 0
-        return count
 
     def reissued(self, number: int) -> int:
         """Tries beyond the first since the last step was asked about."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from prometheus_client import Gauge
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import rollout_pb2
-from flexmarl.data.difficulty import from_note
+from flexmarl.data.difficulty import Tried, from_note
 from flexmarl.data.tasks import Task
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.orchestrator.engines import Engines
@@ -80,6 +80,8 @@ class Step:
         """Indexes that were done, are not in the store any more, and not done again."""
         self.complete_at: float | None = None
         self.counts: Counter[str] = Counter()
+        self.dropped: Mapping[int, Sequence[Tried]] = {}
+        """By index: groups whose place another task took."""
         self._group_size = job.spec.batch.group_size
         self._unseen = len(self.done)
         self._played_at = self._stored_at = 0.0
@@ -169,6 +171,7 @@ class Step:
             {
                 "groups-from-before": self._unseen,
                 "groups-duplicate": self._scores.duplicates,
+                "groups-dropped": sum(map(len, self.dropped.values())),
                 "forks": self._scores.forks,
             }
         )
@@ -198,9 +201,11 @@ class Step:
         return Finished(line, shown[:EPISODES_SHOWN], trained)
 
     def _group(self, index: int, started: float) -> dict[str, Any]:
-        """When it was done, who solved it how often, and its tokens; without what is not known of
-        one from before."""
+        """When it was done, who solved it how often, its tokens, and what was dropped before it;
+        without what is not known of one from before."""
         known = self._groups.get(index, {})
+        if tried := self.dropped.get(index):
+            known = known | {"dropped": [{"task": task, "solved": own} for task, own in tried]}
         if "seconds" not in known:
             return known
         return known | {"seconds": round(known["seconds"] - started, 4)}

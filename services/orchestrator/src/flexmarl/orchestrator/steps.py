@@ -80,7 +80,7 @@ class Steps:
     async def run(self, stored: Mapping[int, Mapping[int, bytes]]) -> None:
         """`stored`: what the store holds already of the steps that are open: notes by step and
         index."""
-        await self._record.read()
+        lines = await self._record.read()
         rollouts = Rollouts(
             self._parts,
             self._inputs.tasks,
@@ -91,11 +91,13 @@ class Steps:
             refills=self._position.refills,
             remember=lambda: self._move(rollouts),
         )
+        await asyncio.to_thread(rollouts.learn, lines)  # many, and nothing is played yet
+        del lines
         async with asyncio.TaskGroup() as background:
             playing = background.create_task(rollouts.run())
             while True:
                 await self._evaluate()
-                rollouts.stand_at(self._position.step, self._record.history)
+                rollouts.stand_at(self._position.step)
                 if self._position.step == self._spec.steps:
                     break
                 if not await self._step_unless_asked_to_save(rollouts):
@@ -172,6 +174,7 @@ class Steps:
         await self._still_ours()
         self._desk.line = finished.line
         finished = await self._record.step(finished, saving)
+        rollouts.learn([finished.line])
         used_up = finished.line["counts"].get(USED_UP, 0) == step.total
         await self._move(
             rollouts,
@@ -218,7 +221,7 @@ class Steps:
                 await self._parts.engines.ready()
         step.must_have_scored()
         step.counts["groups-reissued"] += rollouts.reissued(step.number)
-        step.counts["groups-dropped"] += rollouts.dropped()
+        step.dropped = rollouts.dropped(step.number)
         step.counts[USED_UP] = rollouts.used_up(step.number)
         now = time.monotonic()
         STEP_SECONDS.observe(now - started)

@@ -1,8 +1,8 @@
 """Which task is played where; pure, so that every restart derives the same again.
 
 A function of (data, seed, step, index, refills) and, where tasks are chosen by difficulty, of the
-outcomes in the metrics of earlier steps: those that are known whenever a step is opened. Outcomes
-lie beside their groups in the store, so that no answer that gets lost changes a choice.
+outcomes in the metrics of earlier steps (`known`). Outcomes lie beside their groups in the store,
+those of dropped groups with the refills, so that no answer that gets lost changes a choice.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.contracts.job import MARLJobSpec
-from flexmarl.data.difficulty import Outcome, Posterior, choose, posteriors
+from flexmarl.data.difficulty import Posterior, choose
 from flexmarl.data.tasks import Task, order_seed, row_of_refill, task_of
 from flexmarl.orchestrator.admission import Place
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.seeds import derive_seed
-
-Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Tasks:
         return self.spec.pipeline.max_staleness + (self.spec.workflow.participants is not None)
 
     def at(self, place: Place, refill: int, known: Mapping[str, Posterior]) -> Task:
-        """`known`: of `known_before(place's step)`, ignored unless difficulty counts."""
+        """`known`: `Known.before` of the place's step, ignored unless difficulty counts."""
         spec, (step, index) = self.spec, place
         seed = order_seed(spec.data, spec.seed)
         position = step * spec.batch.tasks_per_step + index
@@ -47,20 +45,6 @@ class Tasks:
         draw = derive_seed(spec.seed, "difficulty", step, index, refill)
         names = [task.id for task in options]
         return options[choose(names, known, difficulty.target, draw)]
-
-    def known_before(self, step: int, lines: Sequence[Line]) -> dict[str, Posterior]:
-        """What the metrics lines of the steps below `step` - `ahead` say of each task."""
-        difficulty = self.spec.pipeline.difficulty
-        if difficulty is None:
-            return {}
-        last = step - self.ahead
-        outcomes = [
-            outcome
-            for line in lines
-            if line["step"] < last
-            for outcome in _outcomes(line, difficulty.agent)
-        ]
-        return posteriors(outcomes, difficulty.discount)
 
     def participants(self, task: Task) -> frozenset[str] | None:
         """Policies that the task needs; None: all. InvalidJobError names task and agent."""
@@ -88,15 +72,3 @@ class Tasks:
         shuffle = self.spec.data.shuffle
         row = row_of_refill(len(self.records), seed, shuffle, position, refill)
         return task_of(self.records, row)
-
-
-def _outcomes(line: Line, agent: str | None) -> list[Outcome]:
-    """Of each group with a scored episode: of one agent, or the mean over agents."""
-    found = []
-    for task, group in zip(line["tasks"], line["groups"], strict=True):
-        solved = group.get("solved", {})
-        counted = [solved[agent]] if agent in solved else [] if agent else list(solved.values())
-        if task is not None and counted:
-            accuracy = sum(share for share, _ in counted) / len(counted)
-            found.append((task, accuracy, max(scored for _, scored in counted)))
-    return found
