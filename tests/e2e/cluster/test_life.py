@@ -104,7 +104,16 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory, "solver")
         where = ["-n", job.namespace, "--image", job.images["slim"]]
-        export = [sys.executable, "-m", "flexmarl.cli", "export", job.name, "solver", out, *where]
+        export = [
+            sys.executable,
+            "-m",
+            "flexmarl.cli",
+            "export",
+            job.name,
+            "solver",
+            str(out),
+            *where,
+        ]
         done = subprocess.run(export, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads((out / "config.json").read_text())["hidden_size"] == 16
