@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from flexmarl.contracts.job import PolicySpec, ScriptedArgs
+from flexmarl.contracts.policy import PolicySpec, ScriptedArgs
 from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc, weights_pb2
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.models.causal_lm import build_model

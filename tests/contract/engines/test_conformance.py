@@ -15,7 +15,7 @@ import pytest
 from tests.contract.engines.conftest import Serve
 from tests.contract.engines.harness import Client, Weights, make_backend, turn
 
-from flexmarl.contracts.job import ScriptedArgs
+from flexmarl.contracts.policy import ScriptedArgs
 from flexmarl.contracts.v1 import engine_pb2
 from flexmarl.models.bytes_tokenizer import END, BytesTokenizer
 from flexmarl.rollout.engines.base import Backend, Turn, WeightsAccess

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.tokenizer import load_tokenizer
 from flexmarl.rollout.engines.base import (
     Loaded,

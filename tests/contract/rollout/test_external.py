@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from flexmarl.contracts.job import OpenAIArgs
+from flexmarl.contracts.policy import OpenAIArgs
 from flexmarl.rollout.external import ExternalPolicy
 from flexmarl.rollout.policies import SamplingChoice, TurnCall
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError

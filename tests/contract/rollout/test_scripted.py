@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from flexmarl.contracts.job import ScriptedArgs
+from flexmarl.contracts.policy import ScriptedArgs
 from flexmarl.contracts.reading import load_job
 from flexmarl.contracts.v1 import engine_pb2_grpc, rollout_pb2
 from flexmarl.data.sources import load_records

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.contract.trainer.conftest import job
 
-from flexmarl.contracts.job import Correction
+from flexmarl.contracts.policy import Correction
 from flexmarl.contracts.sizes import PARAMETER_BYTES, VOCABULARY, random_parameters
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.models.causal_lm import build_model, save_model

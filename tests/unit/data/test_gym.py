@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.job import DataSpec
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.data.sources import load_records
 from flexmarl.runtime.errors import InvalidJobError
 

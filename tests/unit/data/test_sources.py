@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexmarl.contracts.job import DataFormat, DataSpec
+from flexmarl.contracts.sources import DataFormat, DataSpec
 from flexmarl.data.errors import DataError
 from flexmarl.data.sources import load_records
 

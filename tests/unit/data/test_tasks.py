@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import DataSpec
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.data.tasks import epoch_order, order_seed, tasks_of_step
 
 SEEDS = st.integers(0, 2**63 - 1)

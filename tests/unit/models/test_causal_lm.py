@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.models.causal_lm import build_model, save_model
 from flexmarl.runtime.errors import InvalidJobError

@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.bytes_tokenizer import SPECIALS, BytesTokenizer
 from flexmarl.models.tokenizer import FileTokenizer, load_tokenizer
 from flexmarl.runtime.errors import InvalidJobError, InvalidRequestError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from flexmarl.contracts.job import Algorithm
+from flexmarl.contracts.policy import Algorithm
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import PolicySamples, Sequence, TurnSpan, VersionSpan
 from flexmarl.rollout.filters import ContrastFilter, FunctionFilter, PlayedGroup, has_contrast

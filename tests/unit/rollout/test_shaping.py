@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import OverlongSpec
+from flexmarl.contracts.pipeline import OverlongSpec
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.rollout.conversation import Generated, Turn, TurnInfo, make_turn
 from flexmarl.rollout.shaping import TrainedRewards, overlong_penalty

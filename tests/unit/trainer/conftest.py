@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flexmarl.contracts.job import Correction, Dtype, ModelSource, PolicySpec, TrainingSpec
+from flexmarl.contracts.policy import Correction, PolicySpec, TrainingSpec
+from flexmarl.contracts.sources import Dtype, ModelSource
 from flexmarl.models.causal_lm import build_model
 from flexmarl.models.tokenizer import load_tokenizer
 from flexmarl.trainer.batch import Example

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import AgentSpec, EngineSpec, MARLJobSpec, PolicySpec
+from flexmarl.contracts.job import AgentSpec, MARLJobSpec
+from flexmarl.contracts.policy import EngineSpec, PolicySpec
 from flexmarl.experience.samples import (
     GroupId,
     LeasedGroup,

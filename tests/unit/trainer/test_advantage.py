@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import Algorithm
+from flexmarl.contracts.policy import Algorithm
 from flexmarl.runtime.errors import InvalidRequestError
 from flexmarl.trainer.advantage import deviation, generalized_advantages, group_advantages
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import Algorithm
+from flexmarl.contracts.policy import Algorithm
 from flexmarl.experience.samples import Sequence, TurnSpan, VersionSpan
 from flexmarl.trainer.accumulate import FoldOrder, StepTotals, Sums
 from flexmarl.trainer.batch import Prepared, pad, plan, prepare, step_deviations

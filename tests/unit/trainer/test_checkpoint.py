@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.trainer.conftest import make_examples, make_policy
 
-from flexmarl.contracts.job import Dtype
+from flexmarl.contracts.sources import Dtype
 from flexmarl.runtime.errors import InvalidRequestError, JobFailedError
 from flexmarl.trainer import checkpoint
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexmarl.contracts.job import Correction, PipelineSpec, TrainingSpec
+from flexmarl.contracts.pipeline import PipelineSpec
+from flexmarl.contracts.policy import Correction, TrainingSpec
 from flexmarl.trainer.loss import PolicyLoss, corrected_loss, correction_of
 
 Row = tuple[float, float, float, float]

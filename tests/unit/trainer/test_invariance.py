@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.trainer.conftest import gradients, make_examples, make_policy
 
-from flexmarl.contracts.job import Correction, Dtype
+from flexmarl.contracts.policy import Correction
+from flexmarl.contracts.sources import Dtype
 from flexmarl.trainer.accumulate import StepOrder, StepTotals
 from flexmarl.trainer.batch import Example, Prepared, pad
 from flexmarl.trainer.policy import TrainedPolicy

@@ -12,7 +12,7 @@ from tests.unit.trainer.conftest import (
     make_policy,
 )
 
-from flexmarl.contracts.job import Dtype
+from flexmarl.contracts.sources import Dtype
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.batch import Example, pad
 from flexmarl.trainer.forward import Forward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexmarl.contracts.job import EngineKind
+from flexmarl.contracts.policy import EngineKind
 from flexmarl.controller.names import ENGINE, Manifest, selector
 from flexmarl.controller.render.parts import Installation, Pods, Subject
 from flexmarl.controller.render.shared import (

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.cluster import SecretRef
-from flexmarl.contracts.job import DataSpec, EngineKind, MARLJobSpec
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.policy import EngineKind
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, TRAINER, WORKER
 
 FETCHED = ("hf://", "s3://")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.contracts.preparation import State
 from flexmarl.contracts.sizes import PARAMETER_BYTES, random_parameters
 from flexmarl.contracts.slots import Slots

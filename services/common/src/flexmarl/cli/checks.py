@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from flexmarl.contracts.job import CodeSpec, DataSpec, FilterSpec, RewardSpec, WorkflowSpec
+from flexmarl.contracts.job import CodeSpec, RewardSpec, WorkflowSpec
+from flexmarl.contracts.pipeline import FilterSpec
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 from flexmarl.contracts.reading import BASE_DIR, Inspection, JobFile, inspect_job
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.contracts.templates import TemplateError, fields_in
 from flexmarl.runtime.errors import InvalidJobError
 

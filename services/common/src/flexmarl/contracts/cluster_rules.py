@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flexmarl.contracts.cluster import PoolRole
-from flexmarl.contracts.job import EngineKind
 from flexmarl.contracts.places import Place
+from flexmarl.contracts.policy import EngineKind
 from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, show
 
 CLUSTER_FIELDS = (

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from flexmarl.contracts import base, cluster, job
+from flexmarl.contracts import base, cluster, job, pipeline, policy, sources
 from flexmarl.contracts.cel import CHANGED, FIXED, RULES
 from flexmarl.contracts.job import GROUP, VERSION, MARLJobSpec
 
@@ -185,7 +185,7 @@ def _add_bounds(node: Json, out: Json) -> None:
 def _documentation() -> dict[tuple[str, str], str]:
     """The docstrings under fields: (model, field as users write it) -> text."""
     found = {}
-    for module in (base, cluster, job):
+    for module in (base, cluster, job, pipeline, policy, sources):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 for field, text in zip(node.body, node.body[1:], strict=False):

@@ -6,8 +6,9 @@ Like `contracts.rules`, of which these are a part: pure, over the document as it
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
-from flexmarl.contracts.job import EngineKind, SamplingSpec
+from flexmarl.contracts.job import SamplingSpec
 from flexmarl.contracts.places import Place
+from flexmarl.contracts.policy import EngineKind
 from flexmarl.contracts.problems import Problem, show
 
 RANDOM_CONTEXT = 1024

@@ -5,8 +5,9 @@ Like `contracts.rules`, of which these are a part: pure, over the document as it
 
 from collections.abc import Iterator
 
-from flexmarl.contracts.job import Algorithm, Correction, SamplingSpec
+from flexmarl.contracts.job import SamplingSpec
 from flexmarl.contracts.places import Place
+from flexmarl.contracts.policy import Algorithm, Correction
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flexmarl.contracts.cluster_rules import CLUSTER_RULES
-from flexmarl.contracts.job import Algorithm, EngineKind, SamplingSpec
+from flexmarl.contracts.job import SamplingSpec
 from flexmarl.contracts.model_rules import MODEL_RULES
 from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
 from flexmarl.contracts.places import Place
+from flexmarl.contracts.policy import Algorithm, EngineKind
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 from flexmarl.contracts.templates import TemplateError, fields_in
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
-from flexmarl.contracts.job import Dtype, PolicySpec
+from flexmarl.contracts.policy import PolicySpec
+from flexmarl.contracts.sources import Dtype
 
 VOCABULARY = 261
 """Of bytes://."""

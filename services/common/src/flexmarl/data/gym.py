@@ -12,8 +12,8 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
-from flexmarl.contracts.job import DataSpec
 from flexmarl.contracts.problems import nearest, one_of, show
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.data.errors import DataError
 from flexmarl.runtime.seeds import derive_seed
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flexmarl.contracts.job import DataFormat, DataSpec
 from flexmarl.contracts.problems import nearest, one_of, show
+from flexmarl.contracts.sources import DataFormat, DataSpec
 from flexmarl.data.errors import DataError
 from flexmarl.data.gym import URI, generate
 from flexmarl.fetch.errors import FetchError

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flexmarl.contracts.job import DataSpec
+from flexmarl.contracts.sources import DataSpec
 from flexmarl.runtime.seeds import derive_seed
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexmarl.contracts.job import EngineKind, MARLJob, MARLJobSpec, RestartPolicy
+from flexmarl.contracts.job import MARLJob, MARLJobSpec, RestartPolicy
+from flexmarl.contracts.policy import EngineKind
 from flexmarl.contracts.slots import training_slots
 
 LONGEST_BACKOFF = 30.0

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from flexmarl.contracts.job import Dtype, PolicySpec
+from flexmarl.contracts.policy import PolicySpec
+from flexmarl.contracts.sources import Dtype
 from flexmarl.models.sources import RandomSpec, resolve
 from flexmarl.models.tokenizer import Tokenizer, load_tokenizer
 from flexmarl.runtime.errors import InvalidJobError

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jinja2
 import tokenizers
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
 from flexmarl.models.chat_template import compiled
 from flexmarl.models.sources import RandomSpec, resolve

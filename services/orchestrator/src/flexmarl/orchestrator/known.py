@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flexmarl.contracts.job import DifficultySpec
+from flexmarl.contracts.pipeline import DifficultySpec
 from flexmarl.data.difficulty import Outcome, Posterior, posteriors
 
 Line = Mapping[str, Any]

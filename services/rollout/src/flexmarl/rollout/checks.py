@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flexmarl.contracts.job import CodeSpec, FilterSpec, MARLJob, RewardSpec, WorkflowSpec
+from flexmarl.contracts.job import CodeSpec, MARLJob, RewardSpec, WorkflowSpec
+from flexmarl.contracts.pipeline import FilterSpec
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
 from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.needs import Need, unmet

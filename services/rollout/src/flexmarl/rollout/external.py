@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import Counter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flexmarl.contracts.job import OpenAIArgs
+from flexmarl.contracts.policy import OpenAIArgs
 from flexmarl.rollout.conversation import Generated
 from flexmarl.rollout.policies import TurnCall
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from flexmarl.contracts.job import FilterSpec, RewardSpec
+from flexmarl.contracts.job import RewardSpec
+from flexmarl.contracts.pipeline import FilterSpec
 from flexmarl.contracts.problems import FieldPath, Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.experience import samples as experience

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from flexmarl.contracts.job import OverlongSpec
+from flexmarl.contracts.pipeline import OverlongSpec
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples, TurnSpan
 from flexmarl.experience.samples import Sequence as SampleSequence

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import structlog
 
-from flexmarl.contracts.job import MARLJob, PolicySpec
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer

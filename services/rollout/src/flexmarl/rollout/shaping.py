@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flexmarl.contracts.job import OverlongSpec
+from flexmarl.contracts.pipeline import OverlongSpec
 from flexmarl.rollout.conversation import Turn
 
 

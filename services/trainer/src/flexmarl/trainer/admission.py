@@ -4,7 +4,8 @@ The store keeps these rules too. They are checked again here because a token tra
 wrong version is never noticed later: training goes on, only worse.
 """
 
-from flexmarl.contracts.job import EngineKind, MARLJobSpec
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.policy import EngineKind
 from flexmarl.experience.samples import LeasedGroup
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.accumulate import StepTotals

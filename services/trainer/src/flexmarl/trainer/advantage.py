@@ -15,7 +15,7 @@ counts more and the shift of the mean trains groups without contrast; that is le
 import math
 from collections.abc import Callable, Sequence
 
-from flexmarl.contracts.job import Algorithm
+from flexmarl.contracts.policy import Algorithm
 from flexmarl.runtime.errors import InvalidRequestError
 
 WHOLE_STEP = frozenset({Algorithm.REINFORCE_PP})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexmarl.contracts.job import Algorithm
+from flexmarl.contracts.policy import Algorithm
 from flexmarl.experience import samples
 from flexmarl.trainer.advantage import deviation, group_advantages
 

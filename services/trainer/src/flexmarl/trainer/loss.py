@@ -26,7 +26,8 @@ from functools import partial
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from flexmarl.contracts.job import Correction, PipelineSpec, TrainingSpec
+from flexmarl.contracts.pipeline import PipelineSpec
+from flexmarl.contracts.policy import Correction, TrainingSpec
 
 DUAL_CLIP = 3.0
 """A negative advantage costs at most this many times itself, however large the ratio."""

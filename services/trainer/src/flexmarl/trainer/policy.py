@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from flexmarl.contracts.job import Correction, PolicySpec
+from flexmarl.contracts.policy import Correction, PolicySpec
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.tensors.layout import WEIGHTS

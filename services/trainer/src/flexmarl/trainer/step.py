@@ -13,7 +13,8 @@ from functools import partial
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from flexmarl.contracts.job import DeadGroups, MARLJobSpec
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.policy import DeadGroups
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import LeasedGroup
 from flexmarl.runtime.seeds import derive_seed

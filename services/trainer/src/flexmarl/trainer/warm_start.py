@@ -14,7 +14,8 @@ import numpy as np
 import structlog
 import torch
 
-from flexmarl.contracts.job import MARLJobSpec, WarmStart
+from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.policy import WarmStart
 from flexmarl.data.sources import load_records
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError

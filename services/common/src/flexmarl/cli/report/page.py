@@ -12,7 +12,8 @@ from flexmarl.cli.report.style import CSS
 from flexmarl.cli.rundata import Line, RunData, number
 from flexmarl.cli.view import tokens_per_second
 from flexmarl.cli.words import NONE, amount, decimal, duration, percent
-from flexmarl.contracts.job import MARLJob, PolicySpec
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.policy import PolicySpec
 
 SHOWN_EPISODES = 5
 TIMES = ("rollout", "train", "sync", "checkpoint")

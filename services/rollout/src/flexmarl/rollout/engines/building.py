@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.causal_lm import build_model
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.rollout.engines.base import Backend, WeightsAccess

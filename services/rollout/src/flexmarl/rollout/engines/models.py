@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from flexmarl.contracts.job import PolicySpec
+from flexmarl.contracts.policy import PolicySpec
 from flexmarl.rollout.engines.base import Backend
 from flexmarl.runtime.errors import InvalidRequestError
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import structlog
 
-from flexmarl.contracts.job import EngineKind, MARLJob, PolicySpec
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.policy import EngineKind, PolicySpec
 from flexmarl.contracts.v1 import engine_pb2_grpc
 from flexmarl.rollout.engines.base import Backend, Loaded, WeightsAccess
 from flexmarl.rollout.engines.models import PoolModels

@@ -16,7 +16,8 @@ from statistics import NormalDist
 import numpy as np
 import xxhash
 
-from flexmarl.contracts.job import ScriptedArgs, Transport
+from flexmarl.contracts.job import Transport
+from flexmarl.contracts.policy import ScriptedArgs
 from flexmarl.contracts.v1 import weights_pb2
 from flexmarl.models.tokenizer import Tokenizer
 from flexmarl.rollout.engines.base import (
