@@ -186,12 +186,13 @@ async def test_difficulty_learns_of_dropped_groups_whatever_dies(
         last.set()
         await around.run()
         lines = around.lines("metrics")
-        found = [group for line in lines for group in line["groups"] if "dropped" in group]
+        places = [
+            place for line in lines for place in zip(line["tasks"], line["groups"], strict=True)
+        ]
+        found = [(task, group["dropped"]) for task, group in places if "dropped" in group]
         asked = [r.task_id for r in around.requests if at(r) == (1, 2)]
         nothing = {"p0": [0.0, 2], "p1": [0.0, 2]}
-        assert [group["dropped"] for group in found] == [
-            [{"task": task, "solved": nothing} for task in asked[:2]]
-        ]
+        assert found == [(asked[2], [{"task": task, "solved": nothing} for task in asked[:2]])]
         assert asked[2] == asked[3]
         assert sum(line["counts"].get("groups-dropped", 0) for line in lines) == 2
 

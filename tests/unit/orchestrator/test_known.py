@@ -71,7 +71,7 @@ def test_what_is_carried_on_from_step_to_step_is_what_all_lines_say(
     for version, each in enumerate([None, *lines]):
         carried.learn([each] if each else [], oldest)
         oldest = data.draw(st.integers(oldest, version))
-        if data.draw(st.booleans()):
+        for _ in range(data.draw(st.integers(0, 2))):
             carried.learn([each] if each else [], oldest)  # the same again changes nothing
         anew, restarted = known(ahead), known(ahead)
         anew.learn(lines[:version], oldest=0)
