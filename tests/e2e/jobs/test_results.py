@@ -14,9 +14,10 @@ pytestmark = pytest.mark.e2e
 
 def test_the_summary_is_as_promised(reference: Job) -> None:
     summary = reference.summary()
-    assert set(summary) == {"job", "steps", "seconds", "tokens", "policies"}
+    assert set(summary) == {"job", "steps", "seconds", "store_share", "tokens", "policies"}
     assert (summary["job"], summary["steps"]) == ("team", STEPS)
     assert summary["seconds"] > 0
+    assert 0 < summary["store_share"] < 1
     lines = reference.lines()
     spent = sum(line["tokens"]["prompt"] + line["tokens"]["sampled"] for line in lines)
     assert summary["tokens"] == spent

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import redis
 
+from flexmarl.experience.keys import Keys, job_tag
+
 
 def main() -> None:
     address = os.environ["FLEXMARL_LISTEN"].removeprefix("unix://")
@@ -24,8 +26,8 @@ def main() -> None:
     print(f"{name} says hello", flush=True)
     if store := os.environ.get("TESTED_STORE"):
         with redis.Redis.from_url(store) as client:
-            uid = os.environ["FLEXMARL_JOB_UID"]
-            client.mset({f"{{{uid}}}:{name}": "x", f"{{default/team/{uid}}}:{name}": "x"})
+            keys = Keys(job_tag("default", "team", os.environ["FLEXMARL_JOB_UID"]))
+            client.hset(keys.state, name, "x")
     order = run_dir / f"{name}.do"
     words = order.read_text().split() if order.exists() else [""]
     match words:
