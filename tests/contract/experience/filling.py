@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.experience.groups import sent
+from tests.unit.experience.groups import append, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.samples import GroupId
@@ -23,5 +23,5 @@ async def indexes(store: Store, policy: str, epoch: int, step: int, cursor: str 
 async def fill(store: Store, step: int, count: int, **sizes: Any) -> int:
     incarnation = await store.take_incarnation()
     for index in range(count):
-        assert await store.append(sent(GroupId(incarnation, step, index), **sizes))
+        assert await append(store, sent(GroupId(incarnation, step, index), **sizes))
     return incarnation

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 from tests.contract.experience.conftest import Server, running
 from tests.contract.experience.filling import leased
-from tests.unit.experience.groups import POLICIES, sent
+from tests.unit.experience.groups import POLICIES, append, sent
 
 from flexmarl.experience.acl import COMMANDS, acl_rules
 from flexmarl.experience.connection import connect
@@ -66,8 +66,8 @@ async def every_call(store: Store) -> None:
     epoch = await store.take_epoch("solver")
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
     await asyncio.sleep(0.1)
-    assert await store.append(sent(group))
-    assert not await store.append(sent(group))
+    assert await append(store, sent(group))
+    assert not await append(store, sent(group))
     assert len((await waiting).groups) == 1
     assert (await store.stored(0)).indexes == [0]
     await store.put_state(group.incarnation, {"step": "0"})

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import POLICIES, request, sent
+from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
@@ -50,8 +50,8 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
         assert (letter[b"dead:step"], letter[b"dead:index"]) == (b"0", b"1")
         assert not client.exists(keys.data("solver", stream_id))
 
-    assert await store.append(sent(GroupId(incarnation, 0, 1)))
-    assert not await store.append(sent(GroupId(incarnation, 0, 1)))
+    assert await append(store, sent(GroupId(incarnation, 0, 1)))
+    assert not await append(store, sent(GroupId(incarnation, 0, 1)))
     assert (await store.stored(0)).indexes == [0, 1, 2]
     assert sorted(await indexes(store, "solver", epoch, 0)) == [0, 1, 2]
     verifier = await store.take_epoch("verifier")
@@ -69,7 +69,7 @@ async def test_what_several_policies_lost_is_played_again_for_each_of_them(
             stream_id = client.xrange(keys.stream(policy))[1][0].decode()
             client.delete(keys.data(policy, stream_id))
         assert await indexes(another, policy, epoch, 0) == [0, 2]
-    assert await store.append(sent(GroupId(incarnation, 0, 1)))
+    assert await append(store, sent(GroupId(incarnation, 0, 1)))
     for policy, epoch in epochs.items():
         assert sorted(await indexes(store, policy, epoch, 0)) == [0, 1, 2]
 
@@ -84,7 +84,7 @@ async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
         epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
         before = own_server.log.stat().st_size
         for index in range(count):
-            await store.append(sent(GroupId(incarnation, 0, index)))
+            await append(store, sent(GroupId(incarnation, 0, index)))
         await asyncio.to_thread(own_server.stop, signal.SIGKILL)
         whole = own_server.log.read_bytes()
         survivors = set()
@@ -95,7 +95,7 @@ async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
             assert stored == list(range(len(stored)))
             survivors.add(len(stored))
             for index in range(count):
-                fresh = await store.append(sent(GroupId(incarnation, 0, index)))
+                fresh = await append(store, sent(GroupId(incarnation, 0, index)))
                 assert fresh is (index not in stored)
             for policy, epoch in epochs.items():
                 assert await indexes(store, policy, epoch, 0) == list(range(count))
@@ -118,7 +118,7 @@ async def test_bad_samples_are_refused_counted_once_and_named(
         samples.logprobs = samples.logprobs[:-4] + struct.pack("<f", float("nan"))
     before = refused()
     with pytest.raises(InvalidRequestError, match=f"1/0/0.*{words}"):
-        await store.append(bad.SerializeToString())
+        await append(store, bad.SerializeToString())
     assert refused() == before + 1
     assert (await store.stored(0)).indexes == []
 

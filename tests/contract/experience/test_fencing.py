@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes, leased
-from tests.unit.experience.groups import sent
+from tests.unit.experience.groups import append, sent
 
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
@@ -22,7 +22,7 @@ async def test_a_zombie_worker_is_fenced_by_incarnation(store: Store) -> None:
     older = await store.take_incarnation()
     newer = await store.take_incarnation()
     with pytest.raises(FencedError, match=f"incarnation {older} is over, {newer}"):
-        await store.append(sent(GroupId(older, 0, 0)))
+        await append(store, sent(GroupId(older, 0, 0)))
     with pytest.raises(FencedError):
         await store.close_step(older, 0)
     with pytest.raises(FencedError):
@@ -63,10 +63,10 @@ async def test_a_server_that_lost_its_counters_learns_them_from_the_living(
     epoch = [await store.take_epoch("solver") for _ in range(3)][-1]
     with server.client() as client:
         client.delete(*client.keys(f"{Keys(uid).prefix}*"))
-    assert await store.append(sent(GroupId(incarnation, 0, 0)))
+    assert await append(store, sent(GroupId(incarnation, 0, 0)))
     assert await indexes(store, "solver", epoch, 0) == [0]
     with pytest.raises(FencedError):
-        await store.append(sent(GroupId(incarnation - 1, 0, 1)))
+        await append(store, sent(GroupId(incarnation - 1, 0, 1)))
     with pytest.raises(FencedError):
         await leased(store, "solver", epoch - 1, 0)
 
@@ -82,4 +82,4 @@ async def test_calls_without_a_fence_are_refused(store: Store) -> None:
     with pytest.raises(InvalidRequestError, match="incarnation is 0"):
         await store.put_state(0, {})
     with pytest.raises(InvalidRequestError, match="incarnation is 0"):
-        await store.append(b"")
+        await append(store, b"")

@@ -9,7 +9,7 @@ from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
 from tests.contract.experience.test_access import user
 from tests.contract.experience.test_tls import certificates, relay, url
-from tests.unit.experience.groups import POLICIES, sent
+from tests.unit.experience.groups import POLICIES, append, sent
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.acl import acl_rules
@@ -49,7 +49,7 @@ async def test_a_job_is_forgotten_whatever_it_has_stored_and_others_are_not(
             await store.close_step(incarnation, 0)
             for step in (1, 2):
                 group = GroupId(incarnation, step, 0)
-                assert await store.append(sent(group, note=b"note"))
+                assert await append(store, sent(group, note=b"note"))
             assert len(keys_of(server, uid)) > 15
             await store.forget()
     assert keys_of(server, uid) == []

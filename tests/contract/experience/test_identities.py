@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes, leased
-from tests.unit.experience.groups import POLICIES, request, sent
+from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
@@ -33,14 +33,14 @@ async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> N
 
 async def test_an_append_is_idempotent(store: Store) -> None:
     incarnation = await fill(store, 0, 1)
-    assert not await store.append(sent(GroupId(incarnation, 0, 0)))
+    assert not await append(store, sent(GroupId(incarnation, 0, 0)))
     assert await indexes(store, "solver", await store.take_epoch("solver"), 0) == [0]
 
 
 async def test_what_an_older_incarnation_stored_is_not_stored_again(store: Store) -> None:
     await fill(store, 0, 2)
     newer = await store.take_incarnation()
-    assert not await store.append(sent(GroupId(newer, 0, 1)))
+    assert not await append(store, sent(GroupId(newer, 0, 1)))
     assert (await store.stored(0)).indexes == [0, 1]
 
 
@@ -50,11 +50,11 @@ async def test_a_refused_group_leaves_nothing_for_any_policy(store: Store) -> No
     broken = request(GroupId(incarnation, 0, 0))
     broken.policies[1].sequences[1].reward = float("nan")
     with pytest.raises(InvalidRequestError, match="1/0/0/1/verifier/0"):
-        await store.append(broken.SerializeToString())
+        await append(store, broken.SerializeToString())
     for policy in POLICIES:
         assert await indexes(store, policy, await store.take_epoch(policy), 0) == []
     assert (await store.stored(0)).indexes == []
-    assert await store.append(sent(GroupId(incarnation, 0, 0)))
+    assert await append(store, sent(GroupId(incarnation, 0, 0)))
 
 
 async def test_a_policy_that_took_no_turn_gets_an_empty_marker(store: Store) -> None:
@@ -70,7 +70,7 @@ async def test_a_stale_version_is_refused(store: Store) -> None:
     stale = request(GroupId(incarnation, 4, 0))
     stale.policies[0].version = 3
     with pytest.raises(StalePolicyError, match="version 3 of 'solver'"):
-        await store.append(stale.SerializeToString())
+        await append(store, stale.SerializeToString())
 
 
 async def test_commit_is_idempotent_and_leaves_other_policies_alone(store: Store) -> None:
@@ -87,7 +87,7 @@ async def test_a_committed_group_is_not_stored_again(store: Store) -> None:
     for policy in POLICIES:
         await store.commit(policy, await store.take_epoch(policy), 0)
     assert (await store.stored(0)).indexes == [0, 1]
-    assert not await store.append(sent(GroupId(incarnation, 0, 1)))
+    assert not await append(store, sent(GroupId(incarnation, 0, 1)))
 
 
 async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
@@ -97,9 +97,9 @@ async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
     for step in (0, 1):
         stored = await store.stored(step)
         assert (stored.indexes, stored.closed) == ([], True)
-        assert not await store.append(sent(GroupId(incarnation, step, 0)))
+        assert not await append(store, sent(GroupId(incarnation, step, 0)))
     assert not (await store.stored(2)).closed
-    assert await store.append(sent(GroupId(incarnation, 2, 0)))
+    assert await append(store, sent(GroupId(incarnation, 2, 0)))
 
 
 async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, uid: str) -> None:
@@ -118,7 +118,7 @@ async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, 
 async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> None:
     first = await store.take_incarnation()
     for step in range(4):
-        await store.append(sent(GroupId(first, step, 0)))
+        await append(store, sent(GroupId(first, step, 0)))
     await store.close_step(first, 2)
     second = await store.take_incarnation(roll_back_to=1)
     assert second == first + 1
@@ -126,13 +126,13 @@ async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> No
     for step in (1, 2, 3):
         stored = await store.stored(step)
         assert (stored.indexes, stored.closed) == ([], False)
-        assert await store.append(sent(GroupId(second, step, 0)))
+        assert await append(store, sent(GroupId(second, step, 0)))
     epoch = await store.take_epoch("solver")
     for step in (1, 2, 3):
         lease = await leased(store, "solver", epoch, step)
         assert [group.id.incarnation for group in lease.groups] == [second]
     with pytest.raises(FencedError):
-        await store.append(sent(GroupId(first, 1, 5)))
+        await append(store, sent(GroupId(first, 1, 5)))
     await store.take_incarnation(roll_back_to=0)
     assert not (await store.stored(0)).closed
 
@@ -152,7 +152,7 @@ async def test_concurrent_producers_with_duplicates_store_each_identity_once(
 
     async def produce(worker: int) -> int:
         order = [(worker * 7 + offset) % 20 for offset in range(20)]
-        return sum([await store.append(sent(GroupId(incarnation, 0, at))) for at in order])
+        return sum([await append(store, sent(GroupId(incarnation, 0, at))) for at in order])
 
     accepted = await asyncio.gather(*(produce(worker) for worker in range(32)))
     assert sum(accepted) == 20
@@ -173,8 +173,8 @@ async def test_notes_are_told_with_their_groups_until_the_step_is_closed(
 ) -> None:
     incarnation = await store.take_incarnation()
     for index, note in ((0, b"first"), (1, b""), (2, b"third")):
-        assert await store.append(sent(GroupId(incarnation, 0, index), note=note))
-    assert not await store.append(sent(GroupId(incarnation, 0, 0), note=b"again"))
+        assert await append(store, sent(GroupId(incarnation, 0, index), note=note))
+    assert not await append(store, sent(GroupId(incarnation, 0, 0), note=b"again"))
     assert (await store.stored(0)).notes == {0: b"first", 2: b"third"}
     assert (await store.stored(1)).notes == {}
     await store.close_step(incarnation, 0)
@@ -186,6 +186,6 @@ async def test_notes_are_told_with_their_groups_until_the_step_is_closed(
 async def test_a_roll_back_forgets_notes(store: Store) -> None:
     incarnation = await store.take_incarnation()
     for step in range(2):
-        await store.append(sent(GroupId(incarnation, step, 0), note=b"n"))
+        await append(store, sent(GroupId(incarnation, step, 0), note=b"n"))
     await store.take_incarnation(roll_back_to=1)
     assert [(await store.stored(step)).notes for step in range(2)] == [{0: b"n"}, {}]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes, leased
-from tests.unit.experience.groups import POLICIES, request, sent
+from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.entries import Name
@@ -30,7 +30,7 @@ async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None
     third = await leased(store, "solver", epoch, 0, cursor=second.cursor)
     nothing = await leased(store, "solver", epoch, 0, cursor=third.cursor)
     assert nothing == pb.LeaseResponse(cursor=third.cursor)
-    await store.append(sent(GroupId(incarnation, 0, 9)))
+    await append(store, sent(GroupId(incarnation, 0, 9)))
     assert await indexes(store, "solver", epoch, 0, third.cursor) == [9]
 
 
@@ -46,7 +46,7 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
     incarnation = await store.take_incarnation()
     for index in range(3):
         for step in (6, 5):
-            await store.append(sent(GroupId(incarnation, step, index)))
+            await append(store, sent(GroupId(incarnation, step, index)))
     epoch = await store.take_epoch("solver")
     lease = await leased(store, "solver", epoch, 5, max_groups=2)
     assert [(group.id.step, group.id.index) for group in lease.groups] == [(5, 0), (5, 1)]
@@ -62,7 +62,7 @@ async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None
     ]
     await asyncio.sleep(0.1)
     assert not any(each.done() for each in waiting)
-    await store.append(sent(GroupId(incarnation, 0, 0)))
+    await append(store, sent(GroupId(incarnation, 0, 0)))
     for lease in await asyncio.gather(*waiting):
         assert [group.id.index for group in lease.groups] == [0]
 
@@ -73,7 +73,7 @@ async def test_an_append_through_another_instance_wakes_a_waiting_lease(
     epoch = await store.take_epoch("solver")
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
     async with Store(server.url, uid, POLICIES) as other:
-        await other.append(sent(GroupId(await other.take_incarnation(), 0, 0)))
+        await append(other, sent(GroupId(await other.take_incarnation(), 0, 0)))
     assert len((await waiting).groups) == 1
 
 
@@ -158,7 +158,7 @@ async def test_kept_steps_are_leased_again_until_they_are_too_old(store: Store) 
     incarnation = await store.take_incarnation()
     for step in range(4):
         for index in range(2):
-            await store.append(sent(GroupId(incarnation, step, index)))
+            await append(store, sent(GroupId(incarnation, step, index)))
         epoch = await store.take_epoch("solver")
         deleted = await store.commit("solver", epoch, step, keep=2)
         assert deleted == (2 if step >= 2 else 0)
@@ -169,7 +169,7 @@ async def test_kept_steps_are_leased_again_until_they_are_too_old(store: Store) 
             left = [0, 1] if step - 2 < one <= step else []
             assert await indexes(store, "solver", epoch, one) == left
             assert await indexes(store, "verifier", await store.take_epoch("verifier"), one) == []
-    assert not await store.append(sent(GroupId(incarnation, 3, 5)))
+    assert not await append(store, sent(GroupId(incarnation, 3, 5)))
     epoch = await store.take_epoch("solver")
     assert await store.commit("solver", epoch, 3) == 4  # the step before it, too
     assert [await indexes(store, "solver", epoch, step) for step in range(4)] == [[]] * 4
@@ -179,11 +179,11 @@ async def test_a_roll_back_forgets_kept_steps_from_there_on(store: Store) -> Non
     incarnation = await store.take_incarnation()
     epoch = await store.take_epoch("solver")
     for step in range(3):
-        await store.append(sent(GroupId(incarnation, step, 0)))
+        await append(store, sent(GroupId(incarnation, step, 0)))
         await store.commit("solver", epoch, step, keep=8)
         await store.close_step(incarnation, step)
     incarnation = await store.take_incarnation(roll_back_to=1)
     assert [await indexes(store, "solver", epoch, step) for step in range(3)] == [[0], [], []]
-    await store.append(sent(GroupId(incarnation, 1, 3)))
+    await append(store, sent(GroupId(incarnation, 1, 3)))
     assert await store.commit("solver", epoch, 1, keep=1) == 1
     assert [await indexes(store, "solver", epoch, step) for step in range(3)] == [[], [3], []]

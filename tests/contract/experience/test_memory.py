@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import indexes
-from tests.unit.experience.groups import POLICIES, samples_of, sent
+from tests.unit.experience.groups import POLICIES, append, samples_of, sent
 
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.keys import Keys
@@ -46,7 +46,7 @@ async def test_ten_thousand_groups_leave_nothing_behind_and_none_is_lost(
 
         async def produce(step: int, first: int) -> None:
             for index in range(first, at_once, 20):
-                assert await store.append(sent(GroupId(incarnation, step, index), episodes=1))
+                assert await append(store, sent(GroupId(incarnation, step, index), episodes=1))
 
         for step in range(steps):
             await asyncio.gather(*(produce(step, first) for first in range(20)))
@@ -91,7 +91,7 @@ async def test_full_memory_makes_producers_wait_and_nothing_is_lost(
             try:  # the service's own answer, without patience
                 while True:
                     group = GroupId(incarnation, filler + step, filled)
-                    await store.append(sent(group, tokens=tokens))
+                    await append(store, sent(group, tokens=tokens))
                     filled += 1
             except FullError:
                 pass
@@ -111,7 +111,7 @@ async def fill_up(store: Store, incarnation: int, step: int) -> int:
     """How many groups went in before the store was full."""
     for index in range(10_000):
         try:
-            await store.append(sent(GroupId(incarnation, step, index), tokens=8_000))
+            await append(store, sent(GroupId(incarnation, step, index), tokens=8_000))
         except FullError:
             return index
     raise AssertionError("it never was full")
@@ -129,13 +129,13 @@ async def test_a_step_that_can_never_fit_ends_the_job_in_words(
         incarnation = await store.take_incarnation()
         if other:
             step = {"older": 0, "newer": 2}[other]
-            await store.append(sent(GroupId(incarnation, step, 0), tokens=1))
+            await append(store, sent(GroupId(incarnation, step, 0), tokens=1))
         serving_job = asyncio.ensure_future(store.serve())
         count = await fill_up(store, incarnation, 1)
         for _ in range(5):  # as its client would
             await asyncio.sleep(0.1)
             with pytest.raises(FullError):
-                await store.append(sent(GroupId(incarnation, 1, count), tokens=8_000))
+                await append(store, sent(GroupId(incarnation, 1, count), tokens=8_000))
         done, _ = await asyncio.wait([serving_job], timeout=0.5)
         if alone and other != "older":
             words = rf"8 MiB are full after {count} groups of step 1"
@@ -154,9 +154,9 @@ async def test_a_full_store_knows_what_it_has_and_refuses_who_was_replaced(
         old = await store.take_incarnation()
         count = await fill_up(store, old, 1)
         for _ in range(3):
-            assert not await store.append(sent(GroupId(old, 1, 0), tokens=8_000))
+            assert not await append(store, sent(GroupId(old, 1, 0), tokens=8_000))
         await store.close_step(old, 0)
-        assert not await store.append(sent(GroupId(old, 0, 7), tokens=8_000))
+        assert not await append(store, sent(GroupId(old, 0, 7), tokens=8_000))
         await store.take_incarnation()
         with pytest.raises(FencedError):
-            await store.append(sent(GroupId(old, 1, count), tokens=8_000))
+            await append(store, sent(GroupId(old, 1, count), tokens=8_000))

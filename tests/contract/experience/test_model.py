@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import leased
-from tests.unit.experience.groups import POLICIES, sent
+from tests.unit.experience.groups import POLICIES, append, sent
 
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
@@ -57,7 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, step: int, index: int, age: int) -> None:
         if not (incarnation := self.incarnation - age):
             return
-        call = self.store.append(sent(GroupId(incarnation, step, index), episodes=1))
+        call = append(self.store, sent(GroupId(incarnation, step, index), episodes=1))
         if age:
             with pytest.raises(FencedError):
                 self.run(call)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
-from tests.unit.experience.groups import POLICIES, samples_of, sent
+from tests.unit.experience.groups import POLICIES, append, samples_of, sent
 
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId, to_wire
@@ -163,5 +163,5 @@ async def test_a_server_that_lost_its_memory_takes_everything_again(
         assert (await store.stored(0)).indexes == []
         assert await store.get_state() == {}
         for index in range(3):
-            assert await store.append(sent(GroupId(incarnation, 0, index)))
+            assert await append(store, sent(GroupId(incarnation, 0, index)))
         assert await indexes(store, "solver", epoch, 0) == [0, 1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -48,6 +49,31 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
     assert await client.get_state() == {"step": "1"}
     assert await client.take_incarnation(roll_back_to=0) == incarnation + 1
     assert not (await client.stored(0)).closed
+
+
+async def test_groups_that_travel_together_fare_each_by_itself(client: ExperienceClient) -> None:
+    old = await client.take_incarnation()
+    incarnation = await client.take_incarnation()
+    again = GroupId(incarnation, 0, 7)
+    assert await client.append_group(again, "t", samples_of(again))
+    good = [GroupId(incarnation, 0, index) for index in range(40)]
+    late = [GroupId(old, 0, index) for index in range(40, 45)]
+    stale = [GroupId(incarnation, 1, index) for index in range(5)]
+
+    async def offer(group: GroupId) -> bool | Exception:
+        samples = samples_of(GroupId(group.incarnation, 0, group.index))
+        try:
+            return await client.append_group(group, "t", samples)
+        except (FencedError, StalePolicyError, InvalidRequestError) as error:
+            return error
+
+    mixed = [group for trio in itertools.zip_longest(good, late, stale) for group in trio if group]
+    said = dict(zip(mixed, await asyncio.gather(*map(offer, mixed)), strict=True))
+    assert {group: said[group] for group in good} == {group: group != again for group in good}
+    assert {type(said[group]) for group in late} == {FencedError}
+    assert {type(said[group]) for group in stale} == {StalePolicyError}
+    assert (await client.stored(0)).indexes == frozenset(range(40))
+    assert (await client.stored(1)).indexes == frozenset()
 
 
 async def test_errors_come_back_as_what_they_are(client: ExperienceClient) -> None:

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError
 from tests.contract.experience.conftest import Server
 from tests.contract.experience.filling import fill, indexes
 from tests.contract.experience.test_access import user
-from tests.unit.experience.groups import POLICIES, sent
+from tests.unit.experience.groups import POLICIES, append, sent
 
 from flexmarl.experience.acl import acl_rules
 from flexmarl.experience.appends import STAGED_SECONDS
@@ -33,10 +33,10 @@ async def test_what_is_stored_stays_and_nothing_else(
     server: Server, store: Store, uid: str
 ) -> None:
     incarnation = await fill(store, 0, 2)
-    assert not await store.append(sent(GroupId(incarnation, 0, 0)))
+    assert not await append(store, sent(GroupId(incarnation, 0, 0)))
     await store.take_incarnation()
     with pytest.raises(FencedError):
-        await store.append(sent(GroupId(incarnation, 0, 2)))
+        await append(store, sent(GroupId(incarnation, 0, 2)))
     with server.client() as client:
         assert staged(client, uid) == []
         assert [client.ttl(key) for key in data(client, uid)] == [-1] * 4
@@ -56,7 +56,7 @@ async def test_of_a_lost_entry_only_its_policy_takes_data_again(
         [(stream_id, _)] = client.xrange(Keys(uid).stream("solver"))
         client.delete(Keys(uid).data("solver", stream_id.decode()))
         assert await indexes(another, "solver", epoch, 0) == []
-        assert await store.append(sent(GroupId(incarnation, 0, 0)))
+        assert await append(store, sent(GroupId(incarnation, 0, 0)))
         assert (staged(client, uid), len(data(client, uid))) == ([], 2)
     assert await indexes(store, "solver", epoch, 0) == [0]
 
@@ -69,7 +69,7 @@ async def test_a_full_store_keeps_no_data_that_came_without_a_group(
         incarnation, stored, full = await store.take_incarnation(), 0, 0
         while full < 5:
             try:
-                await store.append(sent(GroupId(incarnation, 0, stored), tokens=8_000))
+                await append(store, sent(GroupId(incarnation, 0, stored), tokens=8_000))
                 stored += 1
             except FullError:
                 full += 1
@@ -81,7 +81,7 @@ async def test_data_whose_entry_never_came_vanishes(server: Server, uid: str) ->
     with user(server, *acl_rules(uid), "-evalsha") as url, server.client() as client:
         async with Store(url, uid, POLICIES) as store:
             with pytest.raises(NoPermissionError):
-                await store.append(sent(GroupId(1, 0, 0)))
+                await append(store, sent(GroupId(1, 0, 0)))
         keys = staged(client, uid)
         assert len(keys) == len(POLICIES)
         assert all(0 < client.ttl(key) <= STAGED_SECONDS for key in keys)
@@ -94,7 +94,7 @@ async def test_a_server_that_forgot_the_script_stores_what_was_sent(
         incarnation = await fill(store, 0, 1)
         with own_server.client() as client:
             client.script_flush()
-            assert await store.append(sent(GroupId(incarnation, 0, 1)))
+            assert await append(store, sent(GroupId(incarnation, 0, 1)))
             assert staged(client, uid) == []
         own_server.stop(signal.SIGKILL)
         own_server.start()

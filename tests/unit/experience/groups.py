@@ -16,6 +16,8 @@ from flexmarl.experience.samples import (
     group_id_to_wire,
     to_wire,
 )
+from flexmarl.experience.store import Store
+from flexmarl.runtime.errors import FlexMARLError
 
 POLICIES = ("solver", "verifier")
 
@@ -76,8 +78,8 @@ def request(
     tokens: int = 4,
     silent: frozenset[str] = frozenset(),
     note: bytes = b"",
-) -> pb.AppendGroupRequest:
-    return pb.AppendGroupRequest(
+) -> pb.OfferedGroup:
+    return pb.OfferedGroup(
         id=group_id_to_wire(group),
         task_id=f"task-{group.index}",
         policies=[message(samples) for samples in samples_of(group, episodes, tokens, silent)],
@@ -86,5 +88,13 @@ def request(
 
 
 def sent(group: GroupId, **sizes: Any) -> bytes:
-    """The request as it comes over the wire."""
+    """The group as it comes over the wire."""
     return request(group, **sizes).SerializeToString()
+
+
+async def append(store: Store, group: bytes) -> bool:
+    """Whether this one is stored now and was not before; why not is raised."""
+    [outcome] = await store.append([group])
+    if isinstance(outcome, FlexMARLError):
+        raise outcome
+    return outcome

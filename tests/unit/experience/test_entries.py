@@ -21,7 +21,7 @@ from flexmarl.runtime.errors import InvalidJobError
 GROUP = GroupId(1, 2, 3)
 
 
-def entry(message: pb.AppendGroupRequest, policy: int = 0) -> Entry:
+def entry(message: pb.OfferedGroup, policy: int = 0) -> Entry:
     group = read_group(message.SerializeToString())
     return encode(group, group.policies[policy])
 
@@ -109,4 +109,4 @@ def test_a_uid_that_would_move_the_hash_tag_is_refused(uid: str) -> None:
 
 
 def test_what_was_sent_is_a_group_to_the_protobuf_library_too() -> None:
-    assert pb.AppendGroupRequest.FromString(sent(GROUP)) == request(GROUP)
+    assert pb.OfferedGroup.FromString(sent(GROUP)) == request(GROUP)

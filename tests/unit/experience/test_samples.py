@@ -241,7 +241,7 @@ def test_what_was_leased_is_a_group() -> None:
     assert message_of(leased.samples) == message.samples
 
 
-def check(message: pb.AppendGroupRequest, max_staleness: int = 0) -> None:
+def check(message: pb.OfferedGroup, max_staleness: int = 0) -> None:
     group = read_group(message.SerializeToString())
     check_group(group, frozenset(POLICIES), max_staleness)
 

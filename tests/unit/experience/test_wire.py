@@ -28,8 +28,8 @@ def samples(draw: st.DrawFn) -> pb.PolicySamples:
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> pb.AppendGroupRequest:
-    return pb.AppendGroupRequest(  # an identity that is absent is written as an empty one
+def groups(draw: st.DrawFn) -> pb.OfferedGroup:
+    return pb.OfferedGroup(  # an identity that is absent is written as an empty one
         id=pb.GroupId(incarnation=draw(st.integers(0, 2**64 - 1)), step=draw(st.integers(0, 9))),
         task_id=draw(st.text(max_size=5)),
         policies=[samples(draw) for _ in range(draw(st.integers(0, 3)))],
@@ -38,7 +38,7 @@ def groups(draw: st.DrawFn) -> pb.AppendGroupRequest:
 
 
 @given(groups())
-def test_a_group_is_read_as_the_library_reads_it(message: pb.AppendGroupRequest) -> None:
+def test_a_group_is_read_as_the_library_reads_it(message: pb.OfferedGroup) -> None:
     raw = message.SerializeToString()
     group = read_group(raw)
     assert (group.id, group.task_id, group.note) == (message.id, message.task_id, message.note)
@@ -51,7 +51,7 @@ def test_a_group_is_read_as_the_library_reads_it(message: pb.AppendGroupRequest)
         assert own.head == policy
     arrays = [[p.raw] for p in group.policies]
     written = b"".join(group_message(group.id, group.task_id, arrays, group.note))
-    assert pb.AppendGroupRequest.FromString(written) == pb.AppendGroupRequest.FromString(raw)
+    assert pb.OfferedGroup.FromString(written) == pb.OfferedGroup.FromString(raw)
 
 
 @given(st.lists(st.binary(max_size=300)), st.text(max_size=50), st.sampled_from([0.0, 0.25]))
@@ -90,7 +90,7 @@ def test_what_the_library_cannot_read_we_cannot_either(raw: bytes) -> None:
         group = read_group(raw)
     except DecodeError:
         return
-    message = pb.AppendGroupRequest.FromString(raw)
+    message = pb.OfferedGroup.FromString(raw)
     assert (group.id, group.task_id) == (message.id, message.task_id)
     assert [own.arrays for own in group.policies] == [
         (own.token_ids, own.loss_mask, own.logprobs) for own in message.policies

@@ -8,6 +8,8 @@ vanishes by itself, should this process die in between.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -17,11 +19,34 @@ from flexmarl.experience import scripts
 from flexmarl.experience.entries import encode
 from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.keys import Keys
-from flexmarl.experience.wire import WireGroup
-from flexmarl.runtime.errors import UnavailableError
+from flexmarl.experience.wire import Part, WireGroup
 
 STAGED_SECONDS = 60
 """Far longer than the script may take to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `scripts.APPEND` said of a group."""
+
+    outcome: str
+    """stored, duplicate or fenced; unstaged: no memory; lost: its data vanished on the way."""
+    numbers: list[int]
+    """That belong to it."""
+    size: int
+    """Bytes of its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One group's commands."""
+
+    policies: list[str]
+    staged: list[tuple[str, Part]]
+    """Key and data of each policy."""
+    keys: list[str]
+    args: list[Any]
+    """Of the script."""
 
 
 class Appends:
@@ -29,37 +54,51 @@ class Appends:
         self._redis, self._keys, self._fresh = redis, keys, fresh
         self._commit = redis.register_script(scripts.APPEND)
 
-    async def write(self, group: WireGroup) -> tuple[str, list[int], int]:
-        """What `scripts.APPEND` says: stored, duplicate, fenced or unstaged, which is: no memory;
-        numbers that belong to it; bytes of the data.
-        """
-        id_, names = group.id, self._keys
-        entries = [(samples.head.policy, encode(group, samples)) for samples in group.policies]
-        attempt = secrets.token_hex(8)
+    async def write(self, groups: Sequence[WireGroup]) -> list[Written]:
+        """Each by itself, all in one round trip."""
+        plans = [self._plan(group) for group in groups]
+        if not plans:
+            return []
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for plan in plans:
+                for key, data in plan.staged:
+                    pipe.set(key, data, ex=STAGED_SECONDS)
+                pipe.evalsha(self._commit.sha, len(plan.keys), *plan.keys, *plan.args)
+            replies = iter(await pipe.execute(raise_on_error=False))
+        return [
+            await self._read(plan, [next(replies) for _ in plan.staged], next(replies))
+            for plan in plans
+        ]
+
+    def _plan(self, group: WireGroup) -> _Plan:
+        id_, names, attempt = group.id, self._keys, secrets.token_hex(8)
+        policies, staged = list[str](), list[tuple[str, Part]]()
         keys = [names.incarnation, names.closed, names.steps, names.stored(id_.step)]
         keys.append(names.notes(id_.step))
         args: list[Any] = [id_.incarnation, id_.step, id_.index, names.arrivals, group.note]
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for policy, entry in entries:
-                staged = names.staged(policy, attempt)
-                pipe.set(staged, entry.data, ex=STAGED_SECONDS)
-                keys += (staged, names.stream(policy), names.entries(policy, id_.step))
-                args += (policy, len(entry.data), entry.meta, entry.status)
-            pipe.evalsha(self._commit.sha, len(keys), *keys, *args)
-            *staging, reply = await pipe.execute(raise_on_error=False)
+        for samples in group.policies:
+            policy, entry = samples.head.policy, encode(group, samples)
+            key = names.staged(policy, attempt)
+            policies.append(policy)
+            staged.append((key, entry.data))
+            keys += (key, names.stream(policy), names.entries(policy, id_.step))
+            args += (policy, len(entry.data), entry.meta, entry.status)
+        return _Plan(policies, staged, keys, args)
+
+    async def _read(self, plan: _Plan, staging: list[Any], reply: Any) -> Written:
         if isinstance(reply, NoScriptError):  # a server that was started again
-            reply = await self._commit(keys, args)
+            reply = await self._commit(plan.keys, plan.args)
         failures = [each for each in (*staging, reply) if isinstance(each, Exception)]
         for failure in failures:
             if not isinstance(failure, OutOfMemoryError) or failure is reply:
                 raise failure
         outcome, *rest = reply
-        if outcome == b"unstaged" and not failures:
-            raise UnavailableError("the store lost a group's data on its way; send it again")
         if outcome == b"stored":
             lengths, given = rest[::2], rest[1::2]
-            for (policy, entry), name in zip(entries, given, strict=True):
+            for policy, (_, data), name in zip(plan.policies, plan.staged, given, strict=True):
                 if name:
-                    self._fresh.put(policy, name.decode(), entry.data)
+                    self._fresh.put(policy, name.decode(), data)
             rest = lengths
-        return outcome.decode(), rest, sum(len(entry.data) for _, entry in entries)
+        lost = outcome == b"unstaged" and not failures
+        size = sum(len(data) for _, data in plan.staged)
+        return Written("lost" if lost else outcome.decode(), rest, size)

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,6 +23,7 @@ import structlog
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.offers import Offers
 from flexmarl.experience.samples import (
     GroupId,
     LeasedGroup,
@@ -29,7 +31,7 @@ from flexmarl.experience.samples import (
     group_to_wire,
     leased_from_wire,
 )
-from flexmarl.experience.wire import read_lease
+from flexmarl.experience.wire import read_lease, size_of
 from flexmarl.runtime.errors import (
     FencedError,
     FlexMARLError,
@@ -58,6 +60,8 @@ _ERRORS: dict[grpc.StatusCode, type[FlexMARLError]] = {
         UnavailableError,
     )
 }
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_FULL = FullError.code.value[0]
 FULL_SECONDS = 0.05, 1.0
 """First and longest wait for memory."""
 log = structlog.get_logger()
@@ -102,9 +106,10 @@ class ExperienceClient:
         self._channel = channel(address)
         self._stub: pb_grpc.ExperienceAsyncStub = pb_grpc.ExperienceStub(self._channel)
         # Those that carry arrays: `wire` reads and writes them.
-        self._append: Callable[..., Awaitable[pb.AppendGroupResponse]] = self._channel.unary_unary(
-            f"/{SERVICE}/AppendGroup", response_deserializer=pb.AppendGroupResponse.FromString
+        append: Callable[..., Awaitable[pb.AppendGroupsResponse]] = self._channel.unary_unary(
+            f"/{SERVICE}/AppendGroups", response_deserializer=pb.AppendGroupsResponse.FromString
         )
+        self._offers = Offers(partial(self._call, append))
         self._lease: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(
             f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
         )
@@ -121,6 +126,7 @@ class ExperienceClient:
         await self.close()
 
     async def close(self) -> None:
+        await self._offers.close()
         await self._channel.close()
 
     async def take_incarnation(self, roll_back_to: int | None = None) -> int:
@@ -142,14 +148,20 @@ class ExperienceClient:
         as the store is full, which ends with the caller's own deadline. InvalidRequestError and
         StalePolicyError name the sequence.
         """
-        request = group_to_wire(group, task_id, samples, note)  # once, however often it is sent
-        if len(request) > MAX_GROUP_BYTES:
+        parts = group_to_wire(group, task_id, samples, note)  # once, however often it is sent
+        if (size := size_of(parts)) > MAX_GROUP_BYTES:
             raise InvalidRequestError(
-                f"group {group} has {len(request) >> 20} MiB; "
-                f"{MAX_GROUP_BYTES >> 20} MiB can be stored"
+                f"group {group} has {size >> 20} MiB; {MAX_GROUP_BYTES >> 20} MiB can be stored"
             )
-        response = await self._call(self._append, request, wait_when_full=True)
-        return not response.duplicate
+        pause, longest = FULL_SECONDS
+        while (outcome := await self._offers.make(parts)).status == _FULL:
+            if pause == FULL_SECONDS[0]:
+                log.warning("store is full, waiting for trainers", service=self._address)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all at once
+            pause = min(2 * pause, longest)
+        if outcome.status:
+            raise self._translated(_CODES[outcome.status], outcome.detail)
+        return not outcome.duplicate
 
     async def lease(
         self,
@@ -212,42 +224,32 @@ class ExperienceClient:
         request: Any,
         *,
         extra: float = 0.0,
-        wait_when_full: bool = False,
     ) -> Response:
         async def once() -> Response:
             try:
                 return await method(request, timeout=self._timeout + extra, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
-                raise self._translated(error) from error
+                raise self._translated(error.code(), error.details()) from error
 
-        pause = FULL_SECONDS[0]
-        while True:
-            try:
-                async for attempt in stamina.retry_context(
-                    on=_away,
-                    attempts=None,
-                    timeout=self._patience,
-                    wait_initial=0.05,
-                    wait_max=1.0,
-                    wait_jitter=0.2,
-                ):
-                    with attempt:
-                        return await once()
-            except FullError:
-                if not wait_when_full:
-                    raise
-                if pause == FULL_SECONDS[0]:
-                    log.warning("store is full, waiting for trainers", service=self._address)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all at once
-                pause = min(2 * pause, FULL_SECONDS[1])
+        async for attempt in stamina.retry_context(
+            on=_away,
+            attempts=None,
+            timeout=self._patience,
+            wait_initial=0.05,
+            wait_max=1.0,
+            wait_jitter=0.2,
+        ):
+            with attempt:
+                return await once()
+        raise AssertionError
 
-    def _translated(self, error: grpc.aio.AioRpcError) -> FlexMARLError:
-        text = f"experience service {self._address}: {error.details() or error.code().name}"
-        if error.code() in _AWAY:
-            return UnavailableError(f"{text} ({error.code().name})")
-        if kind := _ERRORS.get(error.code()):
+    def _translated(self, code: grpc.StatusCode, detail: str | None) -> FlexMARLError:
+        text = f"experience service {self._address}: {detail or code.name}"
+        if code in _AWAY:
+            return UnavailableError(f"{text} ({code.name})")
+        if kind := _ERRORS.get(code):
             return kind(text)
-        return FlexMARLError(f"{text} ({error.code().name})")
+        return FlexMARLError(f"{text} ({code.name})")
 
 
 def _away(error: Exception) -> bool:

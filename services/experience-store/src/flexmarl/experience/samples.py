@@ -120,9 +120,9 @@ def from_wire(raw: Part) -> PolicySamples:
 
 def group_to_wire(
     group: GroupId, task_id: str, policies: Iterable[PolicySamples], note: bytes = b""
-) -> bytes:
-    """A request to append; the store checks more than that arrays are what they shall be."""
-    return b"".join(group_message(group_id_to_wire(group), task_id, map(_message, policies), note))
+) -> list[Part]:
+    """Parts of an offered group; the store checks more than that arrays are what they shall be."""
+    return group_message(group_id_to_wire(group), task_id, map(_message, policies), note)
 
 
 def leased_from_wire(wire: WireGroup) -> LeasedGroup:

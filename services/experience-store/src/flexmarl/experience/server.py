@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
 from flexmarl.experience.store import StoredStep
+from flexmarl.experience.wire import Part, read_append
+from flexmarl.runtime.errors import FlexMARLError, InvalidRequestError
 from flexmarl.runtime.grpc import Register
 
 
@@ -19,7 +22,7 @@ class Groups(Protocol):
 
     async def take_incarnation(self, roll_back_to: int | None = None) -> int: ...
     async def take_epoch(self, policy: str) -> int: ...
-    async def append(self, request: bytes) -> bool: ...
+    async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]: ...
     async def lease(
         self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
     ) -> bytes: ...
@@ -45,8 +48,13 @@ class ExperienceService(pb_grpc.ExperienceServicer):
     async def TakeEpoch(self, request: pb.TakeEpochRequest, context: Any) -> pb.TakeEpochResponse:
         return pb.TakeEpochResponse(epoch=await self._store.take_epoch(request.policy))
 
-    async def AppendGroup(self, request: Any, context: Any) -> pb.AppendGroupResponse:
-        return pb.AppendGroupResponse(duplicate=not await self._store.append(request))
+    async def AppendGroups(self, request: Any, context: Any) -> pb.AppendGroupsResponse:
+        try:
+            groups = read_append(request)
+        except DecodeError as error:
+            raise InvalidRequestError(f"these are no groups: {error}") from error
+        outcomes = await self._store.append(groups)
+        return pb.AppendGroupsResponse(groups=map(_outcome, outcomes))
 
     async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:
         return await self._store.lease(
@@ -84,8 +92,8 @@ def register(store: Groups) -> Register:
     """For `runtime.grpc.serving`."""
     service = ExperienceService(store)
     arrays = {  # as bytes, see `wire`
-        "AppendGroup": grpc.unary_unary_rpc_method_handler(
-            service.AppendGroup, response_serializer=pb.AppendGroupResponse.SerializeToString
+        "AppendGroups": grpc.unary_unary_rpc_method_handler(
+            service.AppendGroups, response_serializer=pb.AppendGroupsResponse.SerializeToString
         ),
         "Lease": grpc.unary_unary_rpc_method_handler(
             service.Lease, request_deserializer=pb.LeaseRequest.FromString
@@ -98,3 +106,9 @@ def register(store: Groups) -> Register:
         server.add_registered_method_handlers(name, arrays)  # instead of the generated ones
 
     return add
+
+
+def _outcome(said: bool | FlexMARLError) -> pb.AppendOutcome:
+    if isinstance(said, FlexMARLError):
+        return pb.AppendOutcome(status=said.code.value[0], detail=str(said))
+    return pb.AppendOutcome(duplicate=not said)

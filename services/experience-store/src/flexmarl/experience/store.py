@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from prometheus_client import Counter, Gauge
 
 from flexmarl.experience import scripts
-from flexmarl.experience.appends import Appends
+from flexmarl.experience.appends import Appends, Written
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
@@ -38,11 +38,14 @@ from flexmarl.experience.fullness import Fullness
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
-from flexmarl.experience.wire import WireGroup, lease_message, read_group
+from flexmarl.experience.wire import Part, WireGroup, lease_message, read_group
 from flexmarl.runtime.errors import (
+    FencedError,
+    FlexMARLError,
     FullError,
     InvalidRequestError,
     StalePolicyError,
+    UnavailableError,
 )
 
 APPENDS = Counter("flexmarl_experience_appends_total", "Groups offered.", ["outcome"])
@@ -152,32 +155,48 @@ class Store:
         log.info("epoch taken", policy=policy, epoch=taken)
         return int(taken)
 
-    async def append(self, request: bytes) -> bool:
-        """Store a group (an AppendGroupRequest) for all policies at once.
+    async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+        """Store each group (an OfferedGroup), all its policies at once; what became of each.
 
-        False: it was stored or trained before.
+        False: it was stored or trained before. An error of one is none of the others'.
         """
-        group = self._checked(request)
-        id_ = group.id
+        found: dict[int, bool | FlexMARLError] = {}
+        checked: dict[int, WireGroup] = {}
+        for number, raw in enumerate(groups):
+            try:
+                checked[number] = self._checked(raw)
+            except (InvalidRequestError, StalePolicyError) as error:
+                found[number] = error
         async with translated():
-            outcome, rest, size = await self._appends.write(group)
-        if outcome != "unstaged":
-            APPENDS.labels(outcome).inc()
-        else:
+            written = await self._appends.write(list(checked.values()))
+        for (number, group), said in zip(checked.items(), written, strict=True):
+            try:
+                found[number] = await self._judged(group, said)
+            except (FencedError, FullError, UnavailableError) as error:
+                found[number] = error
+        return [found[number] for number in range(len(groups))]
+
+    async def _judged(self, group: WireGroup, said: Written) -> bool:
+        """Whether it is stored now and was not before."""
+        id_, outcome = group.id, said.outcome
+        if outcome == "lost":
+            raise UnavailableError("the store lost a group's data on its way; send it again")
+        if outcome == "unstaged":
             APPENDS.labels("full").inc()
-            oldest, stored = rest
+            oldest, stored = said.numbers
             await self._fullness.met(id_.step, oldest=oldest, stored=stored)
             raise FullError("the store is out of memory")
+        APPENDS.labels(outcome).inc()
         self._fullness.over()
-        refuse_fenced("incarnation", id_.incarnation, outcome, rest)
+        refuse_fenced("incarnation", id_.incarnation, outcome, said.numbers)
         if outcome == "duplicate":
             return False
-        BYTES.inc(size)
-        for samples, length in zip(group.policies, rest, strict=True):
+        BYTES.inc(said.size)
+        for samples, length in zip(group.policies, said.numbers, strict=True):
             LAG.labels(samples.head.policy).set(length)
         return True
 
-    def _checked(self, request: bytes) -> WireGroup:
+    def _checked(self, request: Part) -> WireGroup:
         """The group; InvalidRequestError and StalePolicyError: it may not be stored."""
         name = "unreadable"
         try:

@@ -23,13 +23,17 @@ _LENGTH_DELIMITED = 2
 _FIXED = {1: 8, 5: 4}
 
 
-def _tag(message: type[pb.PolicySamples | pb.LeasedGroup | pb.LeaseResponse], name: str) -> int:
+def _tag(
+    message: type[pb.PolicySamples | pb.LeasedGroup | pb.LeaseResponse | pb.AppendGroupsRequest],
+    name: str,
+) -> int:
     return message.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED
 
 
 _ARRAYS = [_tag(pb.PolicySamples, name) for name in ("token_ids", "loss_mask", "logprobs")]
 _SAMPLES = _tag(pb.LeasedGroup, "samples")
-"""Of a request to append as well: but for how many samples it has, it is a leased group."""
+"""Of an offered group as well: but for how many samples it has, it is a leased group."""
+_OFFERED = _tag(pb.AppendGroupsRequest, "groups")
 _GROUPS = _tag(pb.LeaseResponse, "groups")
 
 
@@ -56,11 +60,16 @@ class WireGroup:
     note: bytes = b""
 
 
+def size_of(parts: Iterable[Part]) -> int:
+    """In bytes."""
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+
+
 def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) -> list[Part]:
     """Parts of the message; of each array its pieces."""
     parts: list[Part] = [head.SerializeToString()]
     for tag, pieces in zip(_ARRAYS, arrays, strict=True):
-        if size := sum(map(_size, pieces)):
+        if size := size_of(pieces):
             parts += (_start(tag, size), *pieces)
     return parts
 
@@ -68,12 +77,20 @@ def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) ->
 def group_message(
     group: pb.GroupId, task_id: str, policies: Iterable[Sequence[Part]], note: bytes = b""
 ) -> list[Part]:
-    """Parts of a request to append; of one policy and without a note, of a leased group."""
-    head = pb.AppendGroupRequest(id=group, task_id=task_id, note=note)
+    """Parts of an offered group; of one policy and without a note, of a leased group."""
+    head = pb.OfferedGroup(id=group, task_id=task_id, note=note)
     parts: list[Part] = [head.SerializeToString()]
     for samples in policies:
-        parts += (_start(_SAMPLES, sum(map(_size, samples))), *samples)
+        parts += (_start(_SAMPLES, size_of(samples)), *samples)
     return parts
+
+
+def append_message(groups: Iterable[Sequence[Part]]) -> bytes:
+    """A request to append, of groups in parts."""
+    parts: list[Part] = []
+    for group in groups:
+        parts += (_start(_OFFERED, size_of(group)), *group)
+    return b"".join(parts)
 
 
 def lease_message(groups: Iterable[Part], cursor: str, waited: float = 0.0) -> bytes:
@@ -82,6 +99,12 @@ def lease_message(groups: Iterable[Part], cursor: str, waited: float = 0.0) -> b
         parts += (_start(_GROUPS, len(group)), group)
     parts.append(pb.LeaseResponse(cursor=cursor, waited=waited).SerializeToString())
     return b"".join(parts)
+
+
+def read_append(raw: Part) -> list[memoryview]:
+    """The groups of a request to append; DecodeError when it is none."""
+    _, found = _without(raw, [_OFFERED])
+    return found[_OFFERED]
 
 
 def read_samples(raw: Part) -> WireSamples:
@@ -94,7 +117,7 @@ def read_samples(raw: Part) -> WireSamples:
 def read_group(raw: Part) -> WireGroup:
     """DecodeError when it is no group."""
     rest, found = _without(raw, [_SAMPLES])
-    head = pb.AppendGroupRequest.FromString(rest)
+    head = pb.OfferedGroup.FromString(rest)
     policies = [read_samples(each) for each in found[_SAMPLES]]
     return WireGroup(head.id, head.task_id, policies, raw, head.note)
 
@@ -177,7 +200,3 @@ def _start(tag: int, size: int) -> bytes:
         size >>= 7
     start.append(size)
     return bytes(start)
-
-
-def _size(part: Part) -> int:
-    return part.nbytes if isinstance(part, memoryview) else len(part)

@@ -15,12 +15,13 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.policy import DeadGroups
-from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.client import ExperienceClient, Lease
 from flexmarl.experience.samples import LeasedGroup
 from flexmarl.runtime.seeds import derive_seed
 from flexmarl.trainer.accumulate import StepOrder, StepTotals, worthwhile_tokens
 from flexmarl.trainer.admission import check_gap, check_group, incomparable_agents
 from flexmarl.trainer.advantage import WHOLE_STEP
+from flexmarl.trainer.ahead import leasing_ahead
 from flexmarl.trainer.batch import Prepared, prepare, step_deviations
 from flexmarl.trainer.compute import Compute
 from flexmarl.trainer.home import Resident
@@ -73,24 +74,28 @@ class Step:
         await self._lease_replayed(experience)
         self._order = self._make_order(len(self._again))
         await compute.run(partial(self._prepare, [], self._again))
-        cursor = ""
-        while True:
-            await self._work_off(compute)
-            if self._order.done:
-                break
-            lease = await experience.lease(
-                self._name,
-                self._epoch,
-                self._step,
-                cursor,
-                max_groups=MAX_GROUPS,
-                wait=LEASE_SECONDS,
-            )
-            cursor = lease.cursor
-            # What the store took before is made up for while there is nothing else to do.
-            self._store_seconds = max(0.0, self._store_seconds - lease.waited) + lease.seconds
-            await compute.run(partial(self._prepare, self._admit(lease.groups), []))
+        async with leasing_ahead(partial(self._lease, experience)) as ahead:
+            while True:
+                await self._work_off(compute)
+                if self._order.done:
+                    break
+                lease = await ahead.take()
+                admitted = self._admit(lease.groups)
+                if len(self._seen) < self._groups:
+                    ahead.go_on(lease)
+                await compute.run(partial(self._prepare, admitted, []))
+        self._store_seconds += ahead.store_seconds
         await compute.run(partial(self._finish, began))
+
+    async def _lease(self, experience: ExperienceClient, cursor: str) -> Lease:
+        return await experience.lease(
+            self._name,
+            self._epoch,
+            self._step,
+            cursor,
+            max_groups=MAX_GROUPS,
+            wait=LEASE_SECONDS,
+        )
 
     async def _work_off(self, compute: Compute) -> None:
         """Fold and step as far as what has arrived allows."""

@@ -280,7 +280,7 @@ class TakeEpochResponse(_message.Message):
 Global___TakeEpochResponse: _TypeAlias = TakeEpochResponse  # noqa: Y015
 
 @_typing.final
-class AppendGroupRequest(_message.Message):
+class OfferedGroup(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -310,27 +310,76 @@ class AppendGroupRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AppendGroupRequest: _TypeAlias = AppendGroupRequest  # noqa: Y015
+Global___OfferedGroup: _TypeAlias = OfferedGroup  # noqa: Y015
 
 @_typing.final
-class AppendGroupResponse(_message.Message):
+class AppendGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfferedGroup]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___OfferedGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendGroupsRequest: _TypeAlias = AppendGroupsRequest  # noqa: Y015
+
+@_typing.final
+class AppendOutcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     """this identity was stored or trained before; nothing was written"""
+    status: _builtins.int
+    """gRPC's number of why the group was not stored; 0: it is stored"""
+    detail: _builtins.str
     def __init__(
         self,
         *,
         duplicate: _builtins.bool = ...,
+        status: _builtins.int = ...,
+        detail: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "duplicate", b"duplicate", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AppendGroupResponse: _TypeAlias = AppendGroupResponse  # noqa: Y015
+Global___AppendOutcome: _TypeAlias = AppendOutcome  # noqa: Y015
+
+@_typing.final
+class AppendGroupsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AppendOutcome]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___AppendOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendGroupsResponse: _TypeAlias = AppendGroupsResponse  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):

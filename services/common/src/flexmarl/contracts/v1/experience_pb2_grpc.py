@@ -47,10 +47,10 @@ class ExperienceStub(object):
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochResponse.FromString,
                 _registered_method=True)
-        self.AppendGroup = channel.unary_unary(
-                '/flexmarl.contracts.v1.Experience/AppendGroup',
-                request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupRequest.SerializeToString,
-                response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupResponse.FromString,
+        self.AppendGroups = channel.unary_unary(
+                '/flexmarl.contracts.v1.Experience/AppendGroups',
+                request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.SerializeToString,
+                response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsResponse.FromString,
                 _registered_method=True)
         self.Lease = channel.unary_unary(
                 '/flexmarl.contracts.v1.Experience/Lease',
@@ -104,8 +104,9 @@ class ExperienceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AppendGroup(self, request, context):
-        """One group, all policies, one transaction. Idempotent on the group's identity.
+    def AppendGroups(self, request, context):
+        """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
+        groups' identities.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,10 +167,10 @@ def add_ExperienceServicer_to_server(servicer, server):
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochResponse.SerializeToString,
             ),
-            'AppendGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.AppendGroup,
-                    request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupRequest.FromString,
-                    response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupResponse.SerializeToString,
+            'AppendGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendGroups,
+                    request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.FromString,
+                    response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsResponse.SerializeToString,
             ),
             'Lease': grpc.unary_unary_rpc_method_handler(
                     servicer.Lease,
@@ -270,7 +271,7 @@ class Experience(object):
             _registered_method=True)
 
     @staticmethod
-    def AppendGroup(request,
+    def AppendGroups(request,
             target,
             options=(),
             channel_credentials=None,
@@ -283,9 +284,9 @@ class Experience(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/flexmarl.contracts.v1.Experience/AppendGroup',
-            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupRequest.SerializeToString,
-            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupResponse.FromString,
+            '/flexmarl.contracts.v1.Experience/AppendGroups',
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.SerializeToString,
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,8 +40,10 @@ class ExperienceStub:
     """A new incarnation of the job, one above the last; older ones are refused from now on."""
     TakeEpoch: _grpc.UnaryUnaryMultiCallable[_experience_pb2.TakeEpochRequest, _experience_pb2.TakeEpochResponse]
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
-    AppendGroup: _grpc.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupRequest, _experience_pb2.AppendGroupResponse]
-    """One group, all policies, one transaction. Idempotent on the group's identity."""
+    AppendGroups: _grpc.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]
+    """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
+    groups' identities.
+    """
     Lease: _grpc.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]
     """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
     Commit: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]
@@ -68,8 +70,10 @@ class ExperienceAsyncStub(ExperienceStub):
     """A new incarnation of the job, one above the last; older ones are refused from now on."""
     TakeEpoch: _aio.UnaryUnaryMultiCallable[_experience_pb2.TakeEpochRequest, _experience_pb2.TakeEpochResponse]  # type: ignore[assignment]
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
-    AppendGroup: _aio.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupRequest, _experience_pb2.AppendGroupResponse]  # type: ignore[assignment]
-    """One group, all policies, one transaction. Idempotent on the group's identity."""
+    AppendGroups: _aio.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]  # type: ignore[assignment]
+    """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
+    groups' identities.
+    """
     Lease: _aio.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]  # type: ignore[assignment]
     """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
     Commit: _aio.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]  # type: ignore[assignment]
@@ -107,12 +111,14 @@ class ExperienceServicer(metaclass=_abc_1.ABCMeta):
         """A new epoch of one policy, one above the last; older ones are refused from now on."""
 
     @_abc_1.abstractmethod
-    def AppendGroup(
+    def AppendGroups(
         self,
-        request: _experience_pb2.AppendGroupRequest,
+        request: _experience_pb2.AppendGroupsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_experience_pb2.AppendGroupResponse, _abc.Awaitable[_experience_pb2.AppendGroupResponse]]:
-        """One group, all policies, one transaction. Idempotent on the group's identity."""
+    ) -> _typing.Union[_experience_pb2.AppendGroupsResponse, _abc.Awaitable[_experience_pb2.AppendGroupsResponse]]:
+        """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
+        groups' identities.
+        """
 
     @_abc_1.abstractmethod
     def Lease(
