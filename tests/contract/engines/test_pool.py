@@ -53,7 +53,7 @@ def make_job(kind: str, **engine: Any) -> MARLJob:
 
 
 @asynccontextmanager
-async def running(folder: Path, job: MARLJob, **where: str) -> AsyncIterator[Client]:
+async def running(folder: Path, job: MARLJob, policy: str = "") -> AsyncIterator[Client]:
     """Of the pool, unless `policy` is given."""
     settings = Settings(
         job_file=folder / "job.yaml",
@@ -61,7 +61,8 @@ async def running(folder: Path, job: MARLJob, **where: str) -> AsyncIterator[Cli
         listen=f"unix://{folder}/engine.sock",
         shm_dir=folder,
         drain_seconds=0,
-        **(where or {"pool": "few"}),  # type: ignore[arg-type]
+        policy=policy,
+        pool="" if policy else "few",
     )
     serving = asyncio.create_task(process.body(settings, job))
     try:

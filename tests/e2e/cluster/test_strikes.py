@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_an_orchestrator_that_fails_too_often_fails_the_job(stage: Stage) -> Non
         begun = job.pod("orchestrator")
         job.trains(1)
         job.kill("orchestrator")
-        job.until(lambda pod=begun: pod not in _running(job), "its end")  # type: ignore[misc]
+        job.until(partial(_ended, job, begun), "its end")
     status = job.reaches("Failed")
     assert status["reason"] == "RestartsExceeded"
     assert "after 1 restarts" in status["message"]
@@ -82,6 +83,6 @@ def test_an_orchestrator_that_fails_too_often_fails_the_job(stage: Stage) -> Non
     stage.done_with(job.namespace)
 
 
-def _running(job: Job) -> list[str]:
-    pods = job.pods("orchestrator")
-    return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
+def _ended(job: Job, orchestrator: str) -> bool:
+    running = [pod for pod in job.pods("orchestrator") if pod["status"].get("phase") == "Running"]
+    return orchestrator not in [pod["metadata"]["name"] for pod in running]

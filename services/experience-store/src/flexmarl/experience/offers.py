@@ -2,6 +2,7 @@
 
 A small group costs its way, not its bytes: the calls, the turns of event loops, the server's round
 trips. What comes while a few requests are under way goes with the next one, as a database commits.
+Nothing bounds what waits but that each caller waits for its own group.
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+"""What goes wrong while groups are played: counted, and told once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+from tests.contract.rollout.test_selection import MINE, SINGLE, TWO, code_of, counted, group
+
+from flexmarl.experience.samples import GroupId
+
+
+async def test_a_task_that_always_times_out_is_counted_and_told_once_with_its_id(
+    stage: Any,
+) -> None:
+    code = "import asyncio\nasync def run(task, team):\n    await asyncio.sleep(60)\n"
+    async with stage("workflow: {entrypoint: 'mine:run', timeout: 0.05}", code) as played:
+        before = counted("flexmarl_rollout_episodes_total", outcome="timeout")
+        with capture_logs() as logs:
+            for index in range(2):
+                finished = await played.run(id=group(1, 1, index))
+                assert {episode.outcome for episode in finished.episodes} == {"timeout"}
+        assert counted("flexmarl_rollout_episodes_total", outcome="timeout") - before == 8
+        told = [entry for entry in logs if entry["event"] == "no episode of a task counts"]
+        assert [(entry["id"], entry["outcomes"]) for entry in told] == [("t", {"timeout": 4})]
+        assert len(played.kept.groups) == 2  # stored, though empty: the step can close
+
+
+async def test_a_turn_that_was_cut_and_then_takes_too_long_is_a_timeout_like_any(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no outage of its engine, for which the group would be played again for ever."""
+    monkeypatch.setattr("flexmarl.rollout.policies.ACCEPTED_SECONDS", 0.2)
+    spec = "workflow: {name: single, timeout: 1}\nreward: {name: exact-match}"
+    async with stage(spec) as played:
+        engine = played.engines["solver"]
+        engine.cuts = [1]
+
+        async def wait(prompt: str) -> None:
+            if engine.turns[-1].resumed:
+                await asyncio.Event().wait()
+
+        engine.wait = wait
+        request = played.request()
+        request.episodes = 1
+        request.routes[0].version, request.routes[0].min_version = 3, 1
+        finished = await played.stub.RunGroup(request, timeout=30)
+        assert [episode.outcome for episode in finished.episodes] == ["timeout"]
+
+
+async def test_rewards_that_are_all_none_are_counted_and_told_once_with_the_task(
+    stage: Any,
+) -> None:
+    code = "async def run(task, team):\n    await team['solver'].chat('x')\n"
+    async with stage(MINE, code) as played:
+        with capture_logs() as logs:
+            for index in range(2):
+                await played.run(id=group(1, 1, index))
+        told = [entry for entry in logs if entry["event"] == "no episode of a task counts"]
+        assert [(entry["id"], entry["outcomes"]) for entry in told] == [("t", {"unscorable": 4})]
+        assert len(played.kept.groups) == 2
+
+
+async def test_what_goes_wrong_is_told_with_the_group_and_the_task(stage: Any) -> None:
+    code = "async def run(task, team):\n    raise KeyError('oh')\n"
+    async with stage(MINE, code) as played:
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            await played.run(id=group(1, 2, 3))
+        told = [(entry["event"], entry.get("group"), entry.get("task")) for entry in logs]
+        assert told == [
+            ("episode failed", "1/2/3", "t"),
+            ("no episode of a task counts", "1/2/3", "t"),
+        ]
+
+
+async def test_a_policy_that_never_acts_is_counted_and_told_once(stage: Any) -> None:
+    code = "async def run(task, team):\n    await team['solver'].chat('x')\n    return 1.0\n"
+    async with stage(TWO, code) as played:
+        before = counted("flexmarl_rollout_empty_markers_total", policy="critic")
+        with capture_logs() as logs:
+            for index in range(3):
+                await played.run(id=group(1, 1, index))
+        assert counted("flexmarl_rollout_empty_markers_total", policy="critic") - before == 3
+        told = [entry for entry in logs if entry["event"] == "a policy took no turn"]
+        assert [entry["id"] for entry in told] == ["critic"]
+        assert all(stored["critic"].sequences == () for stored in played.kept.groups.values())
+
+
+async def test_logprobs_that_are_no_numbers_void_the_group_and_are_told_once(stage: Any) -> None:
+    async with stage(SINGLE) as played:
+        played.engines["solver"].logprob = float("nan")
+        before = counted("flexmarl_rollout_bad_answers_total")
+        with capture_logs() as logs:
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError, match="not finite") as failed:
+                    await played.run()
+                assert failed.value.code() is grpc.StatusCode.INTERNAL
+        assert counted("flexmarl_rollout_bad_answers_total") - before >= 2
+        assert [e["event"] for e in logs if "wrongly" in e["event"]] == ["engine answers wrongly"]
+        assert played.kept.groups == {}
+
+
+async def test_a_task_that_repeats_is_a_group_of_its_own(stage: Any) -> None:
+    async with stage(SINGLE) as played:
+        for index in range(2):
+            assert not (await played.run(id=group(1, 1, index))).duplicate
+        assert len(played.kept.groups) == 2
+
+
+class Full:
+    """A store without room, which makes producers wait."""
+
+    async def append_group(
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+    ) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+
+async def test_a_group_that_waits_for_room_says_so_before_its_deadline(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.worker.STORE_SECONDS", 0.1)
+    async with stage(SINGLE, store=Full()) as played:
+        code = await code_of(played.run(id=group(1, 1, 0)))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
