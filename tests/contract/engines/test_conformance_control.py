@@ -259,3 +259,23 @@ async def test_another_policy_under_pause_keep_aborts_what_was_kept(
     assert (await running)["t"].reason == "abort"
     await engine.resume()
     assert (await engine.generate(turn("t"), policy="b", version=1))["t"].reason == "length"
+
+
+async def test_an_incarnation_that_was_replaced_loads_nothing(
+    engine: Client, weights: Weights
+) -> None:
+    async def load(version: int, incarnation: int) -> None:
+        ref = weights.publish(version)
+        request = engine_pb2.LoadWeightsRequest(policy="a", weights=ref, incarnation=incarnation)
+        await engine.stub.LoadWeights(request, timeout=60)
+
+    await load(1, incarnation=3)
+    with pytest.raises(grpc.aio.AioRpcError, match="incarnation 3") as refused:
+        await load(2, incarnation=2)
+    assert refused.value.code() is grpc.StatusCode.ABORTED
+    stats = await engine.stats()
+    assert (stats.version, stats.incarnation) == (1, 3)
+    await load(2, incarnation=3)
+    await load(3, incarnation=4)
+    stats = await engine.stats()
+    assert (stats.version, stats.incarnation) == (3, 4)

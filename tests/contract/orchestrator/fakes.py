@@ -57,6 +57,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
     def __init__(self) -> None:
         self.policy, self.version, self.checksum = "", 0, ""
         self.loads: list[tuple[str, int]] = []
+        self.incarnation = 0
         self.corrupt = False
         self.on_load: Callable[[int], None] = lambda version: None
         self.gates: dict[int, asyncio.Event] = {}
@@ -64,9 +65,12 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
 
     def restart(self) -> None:
         """As a process that comes up with nothing loaded."""
-        self.policy = ""
+        self.policy, self.incarnation = "", 0
 
     async def LoadWeights(self, request: Any, context: Any) -> engine_pb2.LoadWeightsResponse:
+        if request.incarnation < self.incarnation:
+            raise FencedError(f"incarnation {self.incarnation} is here")
+        self.incarnation = request.incarnation
         weights = request.weights
         self.on_load(weights.version)
         if gate := self.gates.get(weights.version):
@@ -97,6 +101,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             version=self.version,
             checksum=self.checksum,
             loaded=bool(self.policy),
+            incarnation=self.incarnation,
         )
 
 

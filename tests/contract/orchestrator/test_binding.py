@@ -132,7 +132,7 @@ async def scene(folder: Path, count: int, **balancing: Any) -> AsyncIterator[Sce
         )
         stack.push_async_callback(directory.close)
         directory.open()
-        engines = Engines(spec, directory.engines, directory.pools, LIMITS)
+        engines = Engines(spec, directory.engines, directory.pools, LIMITS, 1)
         directory.changed = engines.look
         desk = Desk()
         binder = Binder(

@@ -211,7 +211,8 @@ async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
         with pytest.MonkeyPatch.context() as patch:
             owner = Groups if what == "an evaluation" else Training
             patch.setattr(owner, still.__name__, stand_still)
-            first = asyncio.ensure_future(around.run(replace(QUICK, confirm=1000, answers=0.1)))
+            blind = replace(QUICK, confirm=1000, watch=1000, answers=0.1)
+            first = asyncio.ensure_future(around.run(blind))
             await stopped.wait()
         await around.run()
         go_on.set()
@@ -220,6 +221,49 @@ async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
         await around.run()  # started again by who does not know better
         around.assert_trained_as_if_nothing_had_happened()
         assert [line["step"] for line in around.lines("evals")] == [0, 2, 4]
+
+
+async def test_the_engines_of_a_job_obey_only_its_last_orchestrator(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """One that was replaced and does not know it yet would load what it believes in, again and
+    again, under the turns of its successor."""
+    async with team(make_job(), tmp_path, store_server) as around:
+        stopped, go_on = asyncio.Event(), asyncio.Event()
+        still = Training.step
+
+        async def stand_still(self: Any, *given: Any) -> Any:
+            result = await still(self, *given)
+            if not stopped.is_set() and around.lines("metrics"):
+                stopped.set()
+                await go_on.wait()
+            return result
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Training, "step", stand_still)
+            first = asyncio.ensure_future(around.run(replace(QUICK, confirm=1000)))
+            await stopped.wait()
+        second = asyncio.ensure_future(around.run())
+        with pytest.raises(FencedError):  # by its watchers alone: it never goes on
+            await first
+        await second
+        around.assert_trained_as_if_nothing_had_happened()
+        for engine in around.engines.values():
+            assert engine.incarnation == 2
+            assert [version for _, version in engine.loads] == sorted(
+                version for _, version in engine.loads
+            )
+
+
+async def test_engines_that_know_more_than_a_store_that_lost_everything_are_outranked(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        for engine in around.engines.values():
+            engine.incarnation = 7
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert {engine.incarnation for engine in around.engines.values()} == {8}
 
 
 async def test_a_store_that_comes_back_empty_changes_nothing_in_the_end(tmp_path: Path) -> None:

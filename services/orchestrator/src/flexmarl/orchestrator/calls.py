@@ -16,6 +16,11 @@ class StateLostError(FlexMARLError):
 class StoreLostError(FlexMARLError):
     """The store lost what it held of this step; it is played again where it stands."""
 
+    def __init__(self, message: str, *, above: int = 0) -> None:
+        """`above`: an incarnation that somebody knows and the store does not."""
+        super().__init__(message)
+        self.above = above
+
 
 def says(error: grpc.aio.AioRpcError) -> str:
     """The server's own words, or the status when it had none."""

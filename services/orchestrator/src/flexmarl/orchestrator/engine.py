@@ -19,7 +19,7 @@ from prometheus_client import Counter, Histogram
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import engine_pb2, engine_pb2_grpc
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
-from flexmarl.orchestrator.calls import StateLostError, fault_of, says
+from flexmarl.orchestrator.calls import StateLostError, StoreLostError, fault_of, says
 from flexmarl.orchestrator.issue import Fault, pause
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.sharing import UNBOUND
@@ -76,17 +76,20 @@ class Watcher:
         wanted: Mapping[str, WeightsRef],
         limits: Limits,
         told: Callable[[], None],
+        incarnation: int,
     ) -> None:
         """`wanted`: the weights of each trained policy; `told` is called when an engine has come to
         hold something else, or answers or does not."""
         self._check = job.spec.weight_sync.check
         self._trained = set(job.spec.trained_policies)
         self._wanted, self._limits, self._told = wanted, limits, told
+        self._incarnation = incarnation
         self.switch_seconds: dict[str, float] = {}
         """By pool: how long the last change of a policy took, draining aside."""
 
     async def watch(self, engine: Engine) -> None:
-        """Until cancelled. JobFailedError, StateLostError: it cannot be brought there."""
+        """Until cancelled. JobFailedError, StateLostError, StoreLostError: it cannot be brought
+        there."""
         attempt = 0
         while True:
             try:
@@ -158,10 +161,18 @@ class Watcher:
     async def _load(self, engine: Engine, policy: str, wanted: WeightsRef | None) -> None:
         """`wanted` None: what the source of an untrained policy has."""
         engine.hold(None)
-        request = engine_pb2.LoadWeightsRequest(policy=policy, weights=wanted)
+        request = engine_pb2.LoadWeightsRequest(
+            policy=policy, weights=wanted, incarnation=self._incarnation
+        )
         for repeated in (False, True):
             started = time.monotonic()
-            response = await engine.stub.LoadWeights(request, timeout=self._limits.load)
+            try:
+                response = await engine.stub.LoadWeights(request, timeout=self._limits.load)
+            except grpc.aio.AioRpcError as error:
+                if fault_of(error) is Fault.FENCED:
+                    known = (await self._stats(engine)).incarnation
+                    raise StoreLostError(f"{engine}: {says(error)}", above=known) from error
+                raise
             seconds = time.monotonic() - started
             LOADS.labels(policy).inc()
             LOAD_SECONDS.observe(seconds)

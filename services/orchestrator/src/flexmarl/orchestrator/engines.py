@@ -49,7 +49,9 @@ class Crew:
 class Engines:
     """`watch` must run while anything waits for them."""
 
-    def __init__(self, job: MARLJob, stubs: Stubs, pools: Stubs, limits: Limits) -> None:
+    def __init__(
+        self, job: MARLJob, stubs: Stubs, pools: Stubs, limits: Limits, incarnation: int
+    ) -> None:
         """`stubs`: by policy of those with engines of their own; `pools`: by pool."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever an engine has come to hold something else."""
@@ -68,7 +70,7 @@ class Engines:
         self._watching: dict[Engine, asyncio.Task[None]] = {}
         self._joined = asyncio.Event()
         self._wanted: dict[str, WeightsRef] = {}
-        self._watcher = Watcher(job, self._wanted, limits, self._tell)
+        self._watcher = Watcher(job, self._wanted, limits, self._tell, incarnation)
         self._changed = asyncio.Event()
         self._newest: dict[str, int | None] = {}
         """What `version` found since something changed."""

@@ -99,6 +99,8 @@ class Run:
         self._files, self._report = files, report
         self._workers = Workers(services.directory.workers, inputs.limits)
         self._incarnation = 0
+        self._above = 0
+        """An incarnation that others know and the store has forgotten."""
         self._epochs: dict[str, int] = {}
         self._position = Position(0, time.time(), discard=True)
         self._recoveries = 0
@@ -146,6 +148,7 @@ class Run:
                 f"{self._recoveries} recoveries in a row finished no step; the last one: {error}"
             ) from error
         if isinstance(error, StoreLostError):
+            self._above = max(self._above, error.above)
             RECOVERIES.labels("store-lost").inc()
             log.warning("the step is played again", step=self._position.step, reason=str(error))
             return
@@ -160,7 +163,9 @@ class Run:
         services = self._services
         training = Training(self._job, services, self._limits, self._epochs)
         directory = services.directory
-        engines = Engines(self._job, directory.engines, directory.pools, self._limits)
+        engines = Engines(
+            self._job, directory.engines, directory.pools, self._limits, self._incarnation
+        )
         directory.changed = engines.look
         binder = Binder(
             self._job,
@@ -212,7 +217,7 @@ class Run:
         experience, position = self._services.experience, self._position
         if self._incarnation:  # a store that forgot our number learns it, or fences us
             await experience.put_state(self._incarnation, {})
-        last = await asyncio.to_thread(self._files.incarnation)
+        last = max(self._above, await asyncio.to_thread(self._files.incarnation))
         self._incarnation = 0
         while self._incarnation <= last:
             self._incarnation = await experience.take_incarnation(

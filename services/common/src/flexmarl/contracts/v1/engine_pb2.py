@@ -26,7 +26,7 @@ from flexmarl.contracts.v1 import experience_pb2 as flexmarl_dot_contracts_dot_v
 from flexmarl.contracts.v1 import weights_pb2 as flexmarl_dot_contracts_dot_v1_dot_weights__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"flexmarl/contracts/v1/engine.proto\x12\x15\x66lexmarl.contracts.v1\x1a&flexmarl/contracts/v1/experience.proto\x1a#flexmarl/contracts/v1/weights.proto\"i\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\"\x7f\n\x0bTurnRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.flexmarl.contracts.v1.Sampling\x12\x0f\n\x07resumed\x18\x05 \x01(\r\"\x8f\x01\n\x0fGenerateRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x31\n\x05turns\x18\x03 \x03(\x0b\x32\".flexmarl.contracts.v1.TurnRequest\x12\x18\n\x0bmin_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_min_version\"\x8a\x01\n\nTurnResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x34\n\x08versions\x18\x05 \x03(\x0b\x32\".flexmarl.contracts.v1.VersionSpan\"`\n\x10GenerateResponse\x12\x30\n\x05turns\x18\x01 \x03(\x0b\x32!.flexmarl.contracts.v1.TurnResult\x12\x1a\n\x12outstanding_tokens\x18\x02 \x01(\x04\"X\n\x12LoadWeightsRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x32\n\x07weights\x18\x02 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\"\\\n\x13LoadWeightsResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x11\n\ttransport\x18\x04 \x01(\t\"m\n\x0cPauseRequest\x12\x36\n\x04mode\x18\x01 \x01(\x0e\x32(.flexmarl.contracts.v1.PauseRequest.Mode\"%\n\x04Mode\x12\t\n\x05\x41\x42ORT\x10\x00\x12\x08\n\x04WAIT\x10\x01\x12\x08\n\x04KEEP\x10\x02\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x1b\n\x0c\x41\x62ortRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\x0f\n\rAbortResponse\"\x0e\n\x0cStatsRequest\"\xc8\x01\n\rStatsResponse\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\x12\x0e\n\x06loaded\x18\x04 \x01(\x08\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x0f\n\x07waiting\x18\x06 \x01(\r\x12\x1a\n\x12outstanding_tokens\x18\x07 \x01(\x04\x12\x18\n\x10generated_tokens\x18\x08 \x01(\x04\x12\r\n\x05\x63\x61lls\x18\t \x01(\x04\x12\r\n\x05turns\x18\n \x01(\x04\x32\xa0\x04\n\x06\x45ngine\x12]\n\x08Generate\x12&.flexmarl.contracts.v1.GenerateRequest\x1a\'.flexmarl.contracts.v1.GenerateResponse0\x01\x12\x64\n\x0bLoadWeights\x12).flexmarl.contracts.v1.LoadWeightsRequest\x1a*.flexmarl.contracts.v1.LoadWeightsResponse\x12R\n\x05Pause\x12#.flexmarl.contracts.v1.PauseRequest\x1a$.flexmarl.contracts.v1.PauseResponse\x12U\n\x06Resume\x12$.flexmarl.contracts.v1.ResumeRequest\x1a%.flexmarl.contracts.v1.ResumeResponse\x12R\n\x05\x41\x62ort\x12#.flexmarl.contracts.v1.AbortRequest\x1a$.flexmarl.contracts.v1.AbortResponse\x12R\n\x05Stats\x12#.flexmarl.contracts.v1.StatsRequest\x1a$.flexmarl.contracts.v1.StatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"flexmarl/contracts/v1/engine.proto\x12\x15\x66lexmarl.contracts.v1\x1a&flexmarl/contracts/v1/experience.proto\x1a#flexmarl/contracts/v1/weights.proto\"i\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x05 \x03(\r\"\x7f\n\x0bTurnRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.flexmarl.contracts.v1.Sampling\x12\x0f\n\x07resumed\x18\x05 \x01(\r\"\x8f\x01\n\x0fGenerateRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x31\n\x05turns\x18\x03 \x03(\x0b\x32\".flexmarl.contracts.v1.TurnRequest\x12\x18\n\x0bmin_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_min_version\"\x8a\x01\n\nTurnResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x34\n\x08versions\x18\x05 \x03(\x0b\x32\".flexmarl.contracts.v1.VersionSpan\"`\n\x10GenerateResponse\x12\x30\n\x05turns\x18\x01 \x03(\x0b\x32!.flexmarl.contracts.v1.TurnResult\x12\x1a\n\x12outstanding_tokens\x18\x02 \x01(\x04\"m\n\x12LoadWeightsRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x32\n\x07weights\x18\x02 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\"\\\n\x13LoadWeightsResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x11\n\ttransport\x18\x04 \x01(\t\"m\n\x0cPauseRequest\x12\x36\n\x04mode\x18\x01 \x01(\x0e\x32(.flexmarl.contracts.v1.PauseRequest.Mode\"%\n\x04Mode\x12\t\n\x05\x41\x42ORT\x10\x00\x12\x08\n\x04WAIT\x10\x01\x12\x08\n\x04KEEP\x10\x02\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x1b\n\x0c\x41\x62ortRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\x0f\n\rAbortResponse\"\x0e\n\x0cStatsRequest\"\xdd\x01\n\rStatsResponse\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\x12\x0e\n\x06loaded\x18\x04 \x01(\x08\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x0f\n\x07waiting\x18\x06 \x01(\r\x12\x1a\n\x12outstanding_tokens\x18\x07 \x01(\x04\x12\x18\n\x10generated_tokens\x18\x08 \x01(\x04\x12\r\n\x05\x63\x61lls\x18\t \x01(\x04\x12\r\n\x05turns\x18\n \x01(\x04\x12\x13\n\x0bincarnation\x18\x0b \x01(\x04\x32\xa0\x04\n\x06\x45ngine\x12]\n\x08Generate\x12&.flexmarl.contracts.v1.GenerateRequest\x1a\'.flexmarl.contracts.v1.GenerateResponse0\x01\x12\x64\n\x0bLoadWeights\x12).flexmarl.contracts.v1.LoadWeightsRequest\x1a*.flexmarl.contracts.v1.LoadWeightsResponse\x12R\n\x05Pause\x12#.flexmarl.contracts.v1.PauseRequest\x1a$.flexmarl.contracts.v1.PauseResponse\x12U\n\x06Resume\x12$.flexmarl.contracts.v1.ResumeRequest\x1a%.flexmarl.contracts.v1.ResumeResponse\x12R\n\x05\x41\x62ort\x12#.flexmarl.contracts.v1.AbortRequest\x1a$.flexmarl.contracts.v1.AbortResponse\x12R\n\x05Stats\x12#.flexmarl.contracts.v1.StatsRequest\x1a$.flexmarl.contracts.v1.StatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,27 +44,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATERESPONSE']._serialized_start=661
   _globals['_GENERATERESPONSE']._serialized_end=757
   _globals['_LOADWEIGHTSREQUEST']._serialized_start=759
-  _globals['_LOADWEIGHTSREQUEST']._serialized_end=847
-  _globals['_LOADWEIGHTSRESPONSE']._serialized_start=849
-  _globals['_LOADWEIGHTSRESPONSE']._serialized_end=941
-  _globals['_PAUSEREQUEST']._serialized_start=943
-  _globals['_PAUSEREQUEST']._serialized_end=1052
-  _globals['_PAUSEREQUEST_MODE']._serialized_start=1015
-  _globals['_PAUSEREQUEST_MODE']._serialized_end=1052
-  _globals['_PAUSERESPONSE']._serialized_start=1054
-  _globals['_PAUSERESPONSE']._serialized_end=1069
-  _globals['_RESUMEREQUEST']._serialized_start=1071
-  _globals['_RESUMEREQUEST']._serialized_end=1086
-  _globals['_RESUMERESPONSE']._serialized_start=1088
-  _globals['_RESUMERESPONSE']._serialized_end=1104
-  _globals['_ABORTREQUEST']._serialized_start=1106
-  _globals['_ABORTREQUEST']._serialized_end=1133
-  _globals['_ABORTRESPONSE']._serialized_start=1135
-  _globals['_ABORTRESPONSE']._serialized_end=1150
-  _globals['_STATSREQUEST']._serialized_start=1152
-  _globals['_STATSREQUEST']._serialized_end=1166
-  _globals['_STATSRESPONSE']._serialized_start=1169
-  _globals['_STATSRESPONSE']._serialized_end=1369
-  _globals['_ENGINE']._serialized_start=1372
-  _globals['_ENGINE']._serialized_end=1916
+  _globals['_LOADWEIGHTSREQUEST']._serialized_end=868
+  _globals['_LOADWEIGHTSRESPONSE']._serialized_start=870
+  _globals['_LOADWEIGHTSRESPONSE']._serialized_end=962
+  _globals['_PAUSEREQUEST']._serialized_start=964
+  _globals['_PAUSEREQUEST']._serialized_end=1073
+  _globals['_PAUSEREQUEST_MODE']._serialized_start=1036
+  _globals['_PAUSEREQUEST_MODE']._serialized_end=1073
+  _globals['_PAUSERESPONSE']._serialized_start=1075
+  _globals['_PAUSERESPONSE']._serialized_end=1090
+  _globals['_RESUMEREQUEST']._serialized_start=1092
+  _globals['_RESUMEREQUEST']._serialized_end=1107
+  _globals['_RESUMERESPONSE']._serialized_start=1109
+  _globals['_RESUMERESPONSE']._serialized_end=1125
+  _globals['_ABORTREQUEST']._serialized_start=1127
+  _globals['_ABORTREQUEST']._serialized_end=1154
+  _globals['_ABORTRESPONSE']._serialized_start=1156
+  _globals['_ABORTRESPONSE']._serialized_end=1171
+  _globals['_STATSREQUEST']._serialized_start=1173
+  _globals['_STATSREQUEST']._serialized_end=1187
+  _globals['_STATSRESPONSE']._serialized_start=1190
+  _globals['_STATSRESPONSE']._serialized_end=1411
+  _globals['_ENGINE']._serialized_start=1414
+  _globals['_ENGINE']._serialized_end=1958
 # @@protoc_insertion_point(module_scope)

@@ -191,7 +191,10 @@ class LoadWeightsRequest(_message.Message):
 
     POLICY_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
+    incarnation: _builtins.int
+    """of whoever asks"""
     @_builtins.property
     def weights(self) -> _weights_pb2.WeightsRef:
         """absent: the policy is not trained, its source has version 0"""
@@ -201,10 +204,11 @@ class LoadWeightsRequest(_message.Message):
         *,
         policy: _builtins.str = ...,
         weights: _weights_pb2.WeightsRef | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "policy", b"policy", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -389,6 +393,7 @@ class StatsResponse(_message.Message):
     GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     checksum: _builtins.str
@@ -400,6 +405,8 @@ class StatsResponse(_message.Message):
     calls: _builtins.int
     """Generate calls so far; turns per call show the batching"""
     turns: _builtins.int
+    incarnation: _builtins.int
+    """the highest that has loaded weights; 0: none"""
     def __init__(
         self,
         *,
@@ -413,10 +420,11 @@ class StatsResponse(_message.Message):
         generated_tokens: _builtins.int = ...,
         calls: _builtins.int = ...,
         turns: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "checksum", b"checksum", "generated_tokens", b"generated_tokens", "loaded", b"loaded", "outstanding_tokens", b"outstanding_tokens", "policy", b"policy", "running", b"running", "turns", b"turns", "version", b"version", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "checksum", b"checksum", "generated_tokens", b"generated_tokens", "incarnation", b"incarnation", "loaded", b"loaded", "outstanding_tokens", b"outstanding_tokens", "policy", b"policy", "running", b"running", "turns", b"turns", "version", b"version", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

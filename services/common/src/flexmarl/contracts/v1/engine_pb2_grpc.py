@@ -81,6 +81,7 @@ class EngineServicer(object):
 
     def LoadWeights(self, request, context):
         """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on.
+        An incarnation of the job below one that was here before is refused: ABORTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,9 @@ class EngineStub:
     Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _grpc.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]
-    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
+    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on.
+    An incarnation of the job below one that was here before is refused: ABORTED.
+    """
     Pause: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]
     Resume: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ResumeRequest, _engine_pb2.ResumeResponse]
     Abort: _grpc.UnaryUnaryMultiCallable[_engine_pb2.AbortRequest, _engine_pb2.AbortResponse]
@@ -54,7 +56,9 @@ class EngineAsyncStub(EngineStub):
     Another policy or version than asked for is refused: FAILED_PRECONDITION.
     """
     LoadWeights: _aio.UnaryUnaryMultiCallable[_engine_pb2.LoadWeightsRequest, _engine_pb2.LoadWeightsResponse]  # type: ignore[assignment]
-    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
+    """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on.
+    An incarnation of the job below one that was here before is refused: ABORTED.
+    """
     Pause: _aio.UnaryUnaryMultiCallable[_engine_pb2.PauseRequest, _engine_pb2.PauseResponse]  # type: ignore[assignment]
     Resume: _aio.UnaryUnaryMultiCallable[_engine_pb2.ResumeRequest, _engine_pb2.ResumeResponse]  # type: ignore[assignment]
     Abort: _aio.UnaryUnaryMultiCallable[_engine_pb2.AbortRequest, _engine_pb2.AbortResponse]  # type: ignore[assignment]
@@ -79,7 +83,9 @@ class EngineServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.LoadWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.LoadWeightsResponse, _abc.Awaitable[_engine_pb2.LoadWeightsResponse]]:
-        """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on."""
+        """An engine of a pool takes those of any policy that uses the pool, and serves that one from then on.
+        An incarnation of the job below one that was here before is refused: ABORTED.
+        """
 
     @_abc_1.abstractmethod
     def Pause(

@@ -18,7 +18,7 @@ from flexmarl.rollout.engines.base import (
     TurnRequest,
     TurnResult,
 )
-from flexmarl.runtime.errors import InvalidRequestError
+from flexmarl.runtime.errors import FencedError, InvalidRequestError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 PAUSE_MODES = {
@@ -31,6 +31,8 @@ PAUSE_MODES = {
 class EngineService(engine_pb2_grpc.EngineServicer):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._incarnation = 0
+        """The highest that has loaded weights: an orchestrator that was replaced may not."""
 
     async def Generate(
         self, request: engine_pb2.GenerateRequest, context: Context
@@ -48,6 +50,12 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     async def LoadWeights(
         self, request: engine_pb2.LoadWeightsRequest, context: Context
     ) -> engine_pb2.LoadWeightsResponse:
+        if request.incarnation < self._incarnation:
+            raise FencedError(
+                f"weights of {request.policy} are loaded for incarnation {self._incarnation} of "
+                f"the job, not for {request.incarnation}"
+            )
+        self._incarnation = request.incarnation
         weights = request.weights if request.HasField("weights") else None
         loaded = await self._engine.load_weights(request.policy, weights)
         return engine_pb2.LoadWeightsResponse(
@@ -94,6 +102,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             generated_tokens=stats.generated_tokens,
             calls=stats.calls,
             turns=stats.turns,
+            incarnation=self._incarnation,
         )
 
 
