@@ -49,6 +49,17 @@ class Kubernetes:
             "-n", namespace, "wait", "--for=condition=Ready", wait, f"pod/{pod}", seconds=seconds
         )
 
+    def node(self) -> str:
+        """One that runs pods: tests make others, which only exist."""
+        nodes = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
+        ready: list[str] = [
+            node["metadata"]["name"]
+            for node in nodes
+            for condition in node["status"].get("conditions", ())
+            if (condition["type"], condition["status"]) == ("Ready", "True")
+        ]
+        return ready[0]
+
     def advertise(self, node: str, resources: Mapping[str, int]) -> None:
         """Give a node resources that it does not have, for the scheduler to count."""
         counts = {name: str(count) for name, count in resources.items()}

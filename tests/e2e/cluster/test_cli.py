@@ -15,8 +15,10 @@ from safetensors import safe_open
 from .chart import Release
 from .jobs import Job
 from .kube import Kubernetes, until
-from .specs import STEPS, team
+from .specs import team
 
+STEPS = 24
+"""Still going on after a command or two."""
 JOB = """
 apiVersion: flexmarl.io/v1alpha1
 kind: MARLJob
@@ -117,7 +119,7 @@ def test_what_a_run_left_is_read_while_it_goes_on_without_its_pods_and_without_t
 ) -> None:
     where = ("-n", namespace)
     job = Job(cluster, images, namespace)
-    job.submit(team())
+    job.submit(team(STEPS))
     job.trains(1)
     code, said = flexmarl(folder, "report", "team", *where)
     assert code == 0, said

@@ -30,7 +30,7 @@ def node(cluster: Kubernetes) -> Iterator[str]:
     api = API[GangKind.NATIVE]
     if "podgroups" not in cluster.kubectl("get", "--raw", f"/apis/{api}", check=False):
         pytest.skip(f"the cluster has no PodGroups of {api}")
-    name = cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+    name = cluster.node()
     cluster.advertise(name, {GPU: ROOM})
     yield name
     cluster.advertise(name, {GPU: 0})

@@ -21,7 +21,7 @@ LONG = 20
 """Steps of a job to which much happens."""
 LONGEST = 500
 """Of one that is still there when a chart was upgraded."""
-GONE = 60.0
+GONE = 30.0
 """Seconds; half of it on a machine that does nothing else."""
 ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
 """Values of the chart by which pods of jobs are made in another way."""

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pytest
 
+from .kube import until
 from .specs import idle, team
 from .stage import Stage
 
@@ -38,7 +39,7 @@ def test_a_job_goes_some_seconds_after_its_end_and_not_before(stage: Stage) -> N
     job.reaches("Failed")
     ended = time.monotonic()
     name = ("get", "marljob", job.name, "--ignore-not-found", "-o", "name")
-    job.until(lambda: not stage.cluster.kubectl("-n", job.namespace, *name), "it is gone", 90)
+    until(lambda: not stage.cluster.kubectl("-n", job.namespace, *name), "it is gone", seconds=90)
     assert time.monotonic() - ended >= 20 - MOMENT
-    job.until(lambda: job.children() == [], "with what it owned", 60)
+    until(lambda: job.children() == [], "with what it owned", seconds=60)
     stage.done_with(job.namespace)

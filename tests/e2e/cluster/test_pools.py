@@ -25,8 +25,7 @@ STEPS = 6
 @contextmanager
 def shelves(cluster: Kubernetes) -> Iterator[str]:
     """A node with three devices; one of another label, where nothing runs, with more of them."""
-    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
-    node: str = nodes[0]["metadata"]["name"]
+    node = cluster.node()
     cluster.kubectl("label", "node", node, f"{SHELF}=near")
     cluster.advertise(node, {GPU: GPUS})
     far = {"name": ELSEWHERE, "labels": {SHELF: "far"}}
