@@ -16,14 +16,21 @@ import yaml
 from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.contract.controller.bad_jobs import sound
+from tests.contract.controller.conftest import IMAGES
 
+from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.cache import Cache
+from flexmarl.controller.cluster import Cluster
 from flexmarl.controller.findings import find
 from flexmarl.controller.observed import Ended, Observed, Pod
-from flexmarl.controller.store import JobUsers, url_for, user_of
+from flexmarl.controller.reconcile import Reconciler
+from flexmarl.controller.settings import ControllerSettings
+from flexmarl.controller.store import JobUsers, url_for
 from flexmarl.experience.connection import connect
 from flexmarl.runtime.grpc import wait_ready
 
 JOB = ("research", "team", "0f3c")
+HERE, ELSEWHERE = "uid-of-a-namespace", "uid-of-another"
 SERVICE = "from flexmarl.experience import process; process.START_SECONDS = {}; process.main()"
 
 
@@ -94,7 +101,8 @@ def said(process: asyncio.subprocess.Process, log: Path) -> str:
 
 async def test_a_user_lives_as_long_as_its_job(url: str, tmp_path: Path) -> None:
     async with shared_store(tmp_path, url):
-        users, name = JobUsers(url), user_of(*JOB)
+        users = JobUsers(url, HERE)
+        name = users.user(*JOB)
         await users.admit(*JOB, "first")
         await users.admit(*JOB, "second")
         assert await users.users() == {name}
@@ -107,14 +115,39 @@ async def test_a_user_lives_as_long_as_its_job(url: str, tmp_path: Path) -> None
         assert await users.users() == set()
 
 
+async def test_what_others_have_in_the_same_store_is_left_alone(url: str, tmp_path: Path) -> None:
+    """Another installation, and a namespace that this one no longer serves."""
+    settings = ControllerSettings(
+        images=IMAGES, store_url=url, installation_uid=HERE, namespaces=["research"]
+    )
+    async with shared_store(tmp_path, url), connect(url) as store, Orchestrators() as asker:
+        before = JobUsers(url, HERE)  # it served all namespaces
+        await before.admit(*JOB, "pw")
+        await before.admit("left", "team", "0f3d", "pw")
+        await JobUsers(url, ELSEWHERE).admit("research", "team", "0f3e", "pw")
+        for tag in ("research/team/0f3c", "left/team/0f3d", "research/team/0f3e", "mine"):
+            await store.set(f"{{{tag}}}:state", "1")
+        # None of these jobs is there.
+        await Reconciler(settings, Cluster(None), Cache(), asker).sweep()
+        assert await before.users() == {before.user("left", "team", "0f3d")}
+        assert len(await JobUsers(url, ELSEWHERE).users()) == 1
+        assert sorted(await store.keys()) == [
+            b"{left/team/0f3d}:state",
+            b"{mine}:state",
+            b"{research/team/0f3e}:state",
+        ]
+
+
 async def test_the_service_waits_until_its_job_is_admitted(url: str, tmp_path: Path) -> None:
     async with shared_store(tmp_path, url):
-        environment = service(url_for(url, user_of("default", "tiny", JOB[2]), "pw"), tmp_path)
+        users = JobUsers(url, HERE)
+        user = users.user("default", "tiny", JOB[2])
+        environment = service(url_for(url, user, "pw"), tmp_path)
         log = tmp_path / "log"
         async with running(SERVICE.format(120), environment, log) as process:
             await asyncio.sleep(3)
             assert process.returncode is None, log.read_text()
-            await JobUsers(url).admit("default", "tiny", JOB[2], "pw")
+            await users.admit("default", "tiny", JOB[2], "pw")
             await wait_ready(environment["FLEXMARL_LISTEN"], 60)
 
 

@@ -19,6 +19,7 @@ SECONDS = 30.0
 PAGE = 500
 PLURALS = {
     "MARLJob": ("apis/flexmarl.io/v1alpha1", "marljobs"),
+    "Namespace": ("api/v1", "namespaces"),
     "Pod": ("api/v1", "pods"),
     "Node": ("api/v1", "nodes"),
     "ConfigMap": ("api/v1", "configmaps"),
@@ -90,7 +91,7 @@ class Cluster:
             content="application/apply-patch+yaml",
         )
 
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+    async def get(self, kind: str, namespace: str | None, name: str) -> Manifest | None:
         try:
             return await self.call("GET", path(kind, namespace, name))
         except RefusedError as error:

@@ -21,13 +21,14 @@ from pydantic import ValidationError
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import WATCHED, Cache, Key
-from flexmarl.controller.cluster import Cluster, connected
+from flexmarl.controller.cluster import Cluster, RefusedError, connected
 from flexmarl.controller.metrics import ERRORS, RECONCILES
 from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.store import RedisError
 from flexmarl.controller.watching import kopf_settings, watching
+from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.main import hopeless_exit, misconfigured
 from flexmarl.runtime.process import run_until_signalled
@@ -179,6 +180,7 @@ class Controller:
 async def body(settings: ControllerSettings) -> None:
     """Serve until cancelled."""
     async with connected() as cluster, Orchestrators() as asker:
+        settings = await _identified(settings, cluster)
         controller = Controller(settings, cluster, asker)
         registry = kopf.OperatorRegistry()
         watching(registry, controller.event)
@@ -197,6 +199,25 @@ async def body(settings: ControllerSettings) -> None:
             )
             for task in ours:  # a signal comes to kopf, which takes its handler, and ends it alone
                 task.cancel()
+
+
+async def _identified(settings: ControllerSettings, cluster: Cluster) -> ControllerSettings:
+    """With what tells this installation from others; InvalidJobError: it may not be read."""
+    if settings.installation_uid or not settings.store_url:
+        return settings
+    name = settings.namespace or "default"
+    try:
+        found = await cluster.get("Namespace", None, name)
+    except RefusedError as error:
+        if error.status != 403:
+            raise
+        raise InvalidJobError(
+            f"{error}; its uid tells this installation's users in the store from those of others: "
+            "grant it, or give one in FLEXMARL_INSTALLATION_UID"
+        ) from error
+    if found is None:
+        raise InvalidJobError(f"FLEXMARL_NAMESPACE: there is no namespace {name!r}")
+    return settings.model_copy(update={"installation_uid": found["metadata"]["uid"]})
 
 
 async def _serve_health(controller: Controller, port: int) -> None:

@@ -33,7 +33,7 @@ from flexmarl.controller.render import WORKLOADS, group, kept, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, overdue, phase_of
-from flexmarl.controller.store import JobUsers, RedisError, url_for, user_of
+from flexmarl.controller.store import JobUsers, RedisError, url_for
 from flexmarl.controller.troubles import Troubles
 
 NEVER = float("inf")
@@ -54,7 +54,10 @@ class Reconciler:
         self._cluster, self._cache, self._orchestrators = cluster, cache, orchestrators
         self._managed_by, self._store_url = settings.managed_by, settings.store_url
         self._installation = settings.installation()
-        self._users = JobUsers(settings.store_url) if settings.store_url else None
+        self._users: JobUsers | None = None
+        if settings.store_url:
+            installation = settings.installation_uid
+            self._users = JobUsers(settings.store_url, installation, settings.namespaces)
         self._applier = Applier(cluster, self._installation.made_by)
         self._troubles = Troubles(cluster, settings.namespaces)
         self._series = Series()
@@ -134,7 +137,7 @@ class Reconciler:
         for key in self._cache.jobs():
             job = self._cache.objects(key).job
             if job is not None and phase_of(job.get("status") or {}) not in FINAL:
-                live.add(user_of(key.namespace, key.name, job["metadata"]["uid"]))
+                live.add(self._users.user(key.namespace, key.name, job["metadata"]["uid"]))
         known = await self._users.users()
         self._admitted &= known  # a server that lost its users gets them again
         if gone := known - live:
@@ -224,7 +227,8 @@ class Reconciler:
         self._progress.pop(key, None)
         self._tokens.pop(uid, None)
         # The password is gone with the Secret: whoever starts again gets another.
-        self._admitted.discard(user_of(key.namespace, key.name, uid))
+        if self._users is not None:
+            self._admitted.discard(self._users.user(key.namespace, key.name, uid))
         await self._orchestrators.forget(uid)
 
     async def _save(self, manifest: Manifest, there: Objects) -> None:
@@ -241,7 +245,7 @@ class Reconciler:
         url = ""
         own = job.spec.store.url or job.spec.store.secret_ref
         if self._users is not None and not own:
-            user = user_of(*where, uid)
+            user = self._users.user(*where, uid)
             if user not in self._admitted or _lost_its_store(there):
                 await self._users.admit(*where, uid, password)
                 self._admitted.add(user)

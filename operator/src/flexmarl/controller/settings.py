@@ -22,6 +22,9 @@ class ControllerSettings(BaseSettings):
     """Only jobs whose `managedBy` is this are served."""
     namespace: str = ""
     """Its own, for policies that admit it to the jobs' pods; empty: it runs outside."""
+    installation_uid: str = ""
+    """Tells its users in a shared store from those of other installations. Empty: read from the
+    cluster, the uid of its namespace (outside: of `default`)."""
     images: dict[str, str]
     """slim, trainer and vllm -> what pods name."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

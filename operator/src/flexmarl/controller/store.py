@@ -1,9 +1,12 @@
-"""The store that all jobs of the installation share: a user for each, and nothing after it."""
+"""The store that all jobs of the installation share: a user for each, and nothing after it.
+
+Other installations may use the same server: only what this one made is ever removed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -18,8 +21,19 @@ PREFIX = "flexmarl/"
 PAGE = 1000
 
 
-def user_of(namespace: str, name: str, uid: str) -> str:
-    return PREFIX + job_tag(namespace, name, uid)
+def user_of(installation: str, namespace: str, name: str, uid: str) -> str:
+    """The job's user; `installation` is unlike that of every other one, on other clusters, too."""
+    return _prefix(installation) + job_tag(namespace, name, uid)
+
+
+def sweepable(users: Iterable[str], installation: str, namespaces: Collection[str]) -> set[str]:
+    """Those that this installation made and whose job it would see if there were one; no
+    `namespaces`: everywhere."""
+    prefix = _prefix(installation)
+    mine = {user for user in users if user.startswith(prefix)}
+    if not namespaces:
+        return mine
+    return {user for user in mine if user.removeprefix(prefix).partition("/")[0] in namespaces}
 
 
 def url_for(url: str, user: str, password: str) -> str:
@@ -29,33 +43,34 @@ def url_for(url: str, user: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{password}@{host}"))
 
 
-def password_of(url: str) -> str:
-    return urlsplit(url).password or ""
-
-
 class JobUsers:
     """Users of jobs in the store at `url`. RedisError, OSError: it does not answer."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, installation: str, namespaces: Collection[str] = ()) -> None:
+        self._url, self._installation, self._namespaces = url, installation, namespaces
+
+    def user(self, namespace: str, name: str, uid: str) -> str:
+        return user_of(self._installation, namespace, name, uid)
 
     async def admit(self, namespace: str, name: str, uid: str, password: str) -> None:
         """Make the job's user, or see to it that it is as it should be."""
         rules = acl_rules(job_tag(namespace, name, uid))
         async with connect(self._url) as client:
-            user = user_of(namespace, name, uid)
+            user = self.user(namespace, name, uid)
             await _acl(client, "SETUSER", user, "reset", "on", f">{password}", *rules)
             await _save(client)
 
     async def users(self) -> set[str]:
+        """Of jobs that this installation serves, or served."""
         async with connect(self._url) as client:
             found = await _acl(client, "USERS")
         names = {os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in found}
-        return {name for name in names if name.startswith(PREFIX)}
+        return sweepable(names, self._installation, self._namespaces)
 
     async def forget(self, users: Collection[str]) -> None:
         """Remove these users and all their keys."""
-        tags = {user.removeprefix(PREFIX) for user in users}
+        prefix = _prefix(self._installation)
+        tags = {user.removeprefix(prefix) for user in users}
         async with connect(self._url) as client:
             cursor = 0
             while True:
@@ -82,8 +97,12 @@ async def _save(client: Redis) -> None:
         return
 
 
+def _prefix(installation: str) -> str:
+    return f"{PREFIX}{installation}/"
+
+
 def _tag(key: str) -> str:
     return key.partition("}:")[0].removeprefix("{")
 
 
-__all__ = ["JobUsers", "RedisError", "password_of", "url_for", "user_of"]
+__all__ = ["JobUsers", "RedisError", "sweepable", "url_for", "user_of"]
