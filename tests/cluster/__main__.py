@@ -11,17 +11,19 @@ python -m tests.cluster e2e [...]     everything for tests/e2e/cluster; more arg
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 
 from . import e2e
-from .api import api_server
+from .api import DIES_WITH_US, api_server
 from .images import Builder
 from .layout import gang_scheduling, layout
 from .node import Node, require_root
-from .programs import MissingError, install
+from .programs import MissingError, install, install_api
 
 
 def main() -> int:
@@ -31,7 +33,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("install", help="only fetch and compile")
+    only = commands.add_parser("install", help="only fetch and compile")
+    only.add_argument("--api", action="store_true", help="what `api` needs, not a node")
     commands.add_parser("up")
     commands.add_parser("down")
     commands.add_parser("exec").add_argument("argv", nargs=argparse.REMAINDER)
@@ -46,9 +49,12 @@ def main() -> int:
     node = Node(where)
     match arguments.command:
         case "install":
-            require_root()
-            install(where)
-            Builder(where).base()
+            if arguments.api:
+                install_api(where)
+            else:
+                require_root()
+                install(where)
+                Builder(where).base()
         case "up":
             node.up(gang=gang_scheduling())
         case "down":
@@ -58,9 +64,11 @@ def main() -> int:
                 raise MissingError("no node runs: python -m tests.cluster up")
             node.replace_process(arguments.argv)
         case "api":
+            signal.signal(signal.SIGTERM, _end)
             with api_server(where) as kubeconfig:
                 environment = {**node.environment(), "KUBECONFIG": str(kubeconfig)}
-                return subprocess.run(arguments.argv, env=environment, check=False).returncode
+                command = [*DIES_WITH_US, *arguments.argv]
+                return subprocess.run(command, env=environment, check=False).returncode
         case "push":
             builder = Builder(where)
             with node.in_use(), builder.alone(), tempfile.TemporaryDirectory() as directory:
@@ -69,6 +77,11 @@ def main() -> int:
         case "e2e":
             return e2e.run(where, rest, full=arguments.full, gang=gang_scheduling())
     return 0
+
+
+def _end(signum: int, _: FrameType | None) -> None:
+    """As Ctrl-C does: what was started is ended on the way out."""
+    sys.exit(128 + signum)
 
 
 if __name__ == "__main__":

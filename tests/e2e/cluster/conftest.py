@@ -13,13 +13,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.cluster.e2e import DEFINITION, NAMESPACE
 
 from .chart import Release
 from .kube import Kubernetes
-from .stage import Stage
+from .stage import Beside, Stage
 
 WHERE = "FLEXMARL_E2E"
 """Set by `make e2e`: the kind of cluster, `node`, `kind` or `given`."""
+
+SECONDS = pytest.StashKey[dict[str, float]]()
+"""How long each test took that ran beside others."""
 
 if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says that it skipped some
     collect_ignore_glob = ["test_*.py"]
@@ -45,8 +49,8 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    stage = pyfuncitem.funcargs.get("stage")
-    return True if isinstance(stage, Stage) and stage.result(pyfuncitem) else None
+    beside = pyfuncitem.funcargs.get("beside")
+    return True if isinstance(beside, Beside) and beside.result(pyfuncitem) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,11 +58,26 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    arguments: Mapping[str, object] = getattr(item, "funcargs", {})
-    if report.failed and report.when == "call" and "namespace" in arguments:
-        found = Kubernetes().evidence(str(arguments["namespace"]))
-        report.sections.append(("the namespace", found))
+    if report.failed and report.when == "call":
+        for namespace in _namespaces(getattr(item, "funcargs", {})):
+            report.sections.append((namespace, Kubernetes().evidence(namespace)))
     return report
+
+
+def _namespaces(arguments: Mapping[str, object]) -> list[str]:
+    """Of a test; one that ran beside says itself what it left."""
+    stage, own = arguments.get("stage"), arguments.get("namespace")
+    found = [own] if isinstance(own, str) else []
+    return [*found, *(stage.namespaces if isinstance(stage, Stage) else ())]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Pytest counts only how long it waited for those that ran beside."""
+    took = config.stash.get(SECONDS, {})
+    for name, seconds in sorted(took.items(), key=lambda one: -one[1]):
+        terminalreporter.write_line(f"{seconds:7.2f}s beside   {name}")
 
 
 @pytest.fixture(scope="session")
@@ -82,14 +101,13 @@ def namespaces(cluster: Kubernetes) -> Iterator[list[str]]:
     yield left
     if left:
         names = [f"namespace/{name}" for name in left]
-        cluster.kubectl("wait", "--for=delete", *names, "--timeout=60s", seconds=90)
+        cluster.kubectl("wait", "--for=delete", *names, "--timeout=120s", seconds=150)
 
 
 @pytest.fixture
 def namespace(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
     name = f"e2e-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    cluster.restricted_namespace(name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
     namespaces.append(name)
@@ -97,33 +115,45 @@ def namespace(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def release(cluster: Kubernetes, images: Mapping[str, str]) -> Iterator[Release]:
-    """The chart, serving all namespaces; a test that changes it leaves it as it was."""
-    found = Release(cluster, images, "flexmarl-system")
+    """The chart, serving all namespaces; a test that changes it leaves it as it was.
+
+    A definition that was there before stays: every MARLJob would go with it.
+    """
+    found = Release(cluster, images, NAMESPACE)
+    made = not cluster.kubectl("get", "crd", DEFINITION, "--ignore-not-found", "-o", "name")
     found.upgrade()
     yield found
-    cluster.kubectl("delete", "crd", "marljobs.flexmarl.io", "--timeout=60s", seconds=90)
+    if made:
+        cluster.kubectl("delete", "crd", DEFINITION, "--timeout=60s", seconds=90)
     found.uninstall()
     cluster.kubectl("delete", "namespace", found.namespace, "--timeout=150s", seconds=180)
 
 
 @pytest.fixture(scope="session")
-def stage(
+def beside(
     request: pytest.FixtureRequest,
     cluster: Kubernetes,
     images: Mapping[str, str],
     namespaces: list[str],
     release: Release,
-) -> Iterator[Stage]:
-    found = Stage(cluster, images, release, namespaces)
+) -> Iterator[Beside]:
+    found = Beside(cluster, images, release, namespaces)
+    request.config.stash[SECONDS] = found.seconds
     found.begin(request.session.items)
     yield found
     found.end()
+
+
+@pytest.fixture
+def stage(beside: Beside) -> Iterator[Stage]:
+    with beside.stage() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
 def _beside(request: pytest.FixtureRequest) -> None:
     """What runs beside begins before the first test, and ends before one that is alone."""
     if any(item.get_closest_marker("beside") for item in request.session.items):
-        stage: Stage = request.getfixturevalue("stage")
+        beside: Beside = request.getfixturevalue("beside")
         if request.node.get_closest_marker("alone"):
-            stage.quiet()
+            beside.quiet()

@@ -42,6 +42,8 @@ for entry in pathlib.Path("/proc").iterdir():
         if words[-3:-1] == [b"serve", sys.argv[1].encode()]:
             os.kill(int(entry.name), signal.SIGKILL)
 """
+Life = tuple[str, str, int]
+"""A pod's name and uid, and how often its process was started again."""
 
 
 @dataclass
@@ -85,22 +87,29 @@ class Job:
         found = json.loads(self._kubectl("get", "pods", "-l", asked, "-o", "json"))
         return list(found["items"])
 
-    def pod(self, role: str, **labels: str) -> str:
+    def pod(self, role: str) -> str:
         """The name of one that is not on its way out, as soon as there is one."""
-        found: list[str] = []
+        return self._life(role)[0]
+
+    def _life(self, role: str) -> Life:
+        found: list[Life] = []
 
         def there() -> bool:
-            pods = self.pods(role, **labels)
-            found[:] = [
-                pod["metadata"]["name"]
-                for pod in pods
-                if "deletionTimestamp" not in pod["metadata"]
-                and pod["status"].get("phase") == "Running"
-            ]
+            found[:] = self._lives(role)
             return bool(found)
 
         self.until(there, f"a running {role}")
         return found[0]
+
+    def _lives(self, role: str) -> list[Life]:
+        """Of the role's pods that are not on their way out and whose process runs."""
+        pods = [pod for pod in self.pods(role) if "deletionTimestamp" not in pod["metadata"]]
+        return [
+            (pod["metadata"]["name"], pod["metadata"]["uid"], int(one["restartCount"]))
+            for pod in pods
+            for one in pod["status"].get("containerStatuses", ())
+            if one["name"] == "main" and "running" in one["state"]
+        ]
 
     def until(
         self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE
@@ -109,7 +118,9 @@ class Job:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                raise AssertionError(f"not within {seconds:.0f} s: {what}; {self.status()}")
+                asked = ("get", "marljob", self.name, "-o=jsonpath={.status}")
+                said = self._kubectl(*asked, check=False)  # it may be gone
+                raise AssertionError(f"not within {seconds:.0f} s: {what}; {said}")
             time.sleep(0.3)
         return self.status()
 
@@ -150,13 +161,17 @@ class Job:
         return self._kubectl("get", CHILDREN, asked, "-o", "name").split()
 
     def kill(self, role: str) -> None:
-        """Its process, with -9, in a pod of a `killable` job."""
-        python = ("--", "python3", "-c", KILL, role)
-        self._kubectl("exec", self.pod(role), "-c", "main", *python, check=False)
+        """Its process, with -9, in a pod of a `killable` job; until it is seen to have ended."""
+        life = self._life(role)
+        python = ("--", "python3", "-c", KILL, role)  # may end with what it kills
+        said = self._kubectl("exec", life[0], "-c", "main", *python, check=False)
+        self.until(lambda: life not in self._lives(role), f"the end of {life}: {said}", 60)
 
     def lose(self, role: str) -> None:
         """Its pod, at once, as if the node were gone."""
-        self._kubectl("delete", "pod", self.pod(role), "--force", "--grace-period=0")
+        life = self._life(role)
+        self._kubectl("delete", "pod", life[0], "--force", "--grace-period=0")
+        self.until(lambda: life not in self._lives(role), f"the loss of {life}", 60)
 
     def run_dir(self) -> str:
         return f"/run/{self.name}-{self.uid[:8]}"

@@ -13,8 +13,11 @@ Spec = dict[str, Any]
 MODEL = {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"}
 TASKS, GROUP = 3, 3
 CODE = "team-code"
-USER = Path(__file__).resolve().parents[1] / "jobs/user"
-"""Whose code it is."""
+CODE_FILES = {
+    path.name: path.read_text()
+    for path in (Path(__file__).resolve().parents[1] / "jobs/user").glob("*.py")
+}
+"""What a team's workers import."""
 STEPS = 8
 GATED = {"spec": {"schedulingGates": [{"name": "flexmarl.io/test"}]}}
 """The template of pods that are made and never start: they cost nothing and stand in nobody's
@@ -64,9 +67,9 @@ def idle(**started: Spec) -> Spec:
 
 
 def code() -> Spec:
-    """The ConfigMap that a team's workers import from."""
-    files = {path.name: path.read_text() for path in USER.glob("*.py")}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": files}
+    """The ConfigMap of it."""
+    metadata = {"name": CODE}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": CODE_FILES}
 
 
 def killable(spec: Spec) -> Spec:

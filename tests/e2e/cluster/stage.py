@@ -7,9 +7,10 @@ reported when its turn comes; one marked `alone` begins when all those have ende
 from __future__ import annotations
 
 import secrets
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,14 +27,14 @@ WORKERS = 2
 
 @dataclass
 class Stage:
+    """What one test has that brings its own jobs: each in a namespace, all gone after the test."""
+
     cluster: Kubernetes
     images: Mapping[str, str]
     release: Release
-    left: list[str]
-    """Namespaces that tests are done with."""
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
-    _running: dict[str, Future[None]] = field(default_factory=dict)
-    _undisturbed: Future[Job] | None = None
+    undisturbed: Callable[[], Job]
+    """The team that nothing befell, complete and read."""
+    namespaces: list[str] = field(default_factory=list)
 
     def job(self, name: str = "team") -> Job:
         """In a namespace of its own."""
@@ -41,33 +42,37 @@ class Stage:
 
     def namespace(self) -> str:
         name = f"e2e-{secrets.token_hex(3)}"
-        self.cluster.kubectl("create", "namespace", name)
-        self.cluster.kubectl(
-            "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"
-        )
+        self.namespaces.append(name)
+        self.cluster.restricted_namespace(name)
         return name
 
-    def done_with(self, *namespaces: str) -> None:
-        for name in namespaces:
-            self.cluster.kubectl("delete", "namespace", name, "--wait=false")
-            self.left.append(name)
 
-    def undisturbed(self) -> Job:
-        """The team that nothing befell, complete and read."""
-        assert self._undisturbed is not None
-        return self._undisturbed.result()
+@dataclass
+class Beside:
+    """All tests of a session that run beside others."""
+
+    cluster: Kubernetes
+    images: Mapping[str, str]
+    release: Release
+    left: list[str]
+    """Namespaces that tests are done with."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Test -> how long it took."""
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
+    _running: dict[str, Future[None]] = field(default_factory=dict)
+    _undisturbed: Future[Job] | None = None
 
     def begin(self, items: Iterable[pytest.Item]) -> None:
         """Everything among these tests that runs beside the others, in their order."""
-        mine = [item for item in items if item.get_closest_marker("beside")]
-        if not mine:
-            return
-        self._undisturbed = self._pool.submit(self._complete_undisturbed)
-        for item in mine:
-            assert isinstance(item, pytest.Function)
-            arguments = item.callspec.params if hasattr(item, "callspec") else {}
-            call = partial(item.obj, stage=self, **arguments)
-            self._running[item.nodeid] = self._pool.submit(self._watched, call)
+        items = list(items)
+        if any("stage" in getattr(item, "fixturenames", ()) for item in items):
+            self._undisturbed = self._pool.submit(self._complete_undisturbed)
+        for item in items:
+            if item.get_closest_marker("beside"):
+                assert isinstance(item, pytest.Function)
+                arguments = item.callspec.params if hasattr(item, "callspec") else {}
+                call = partial(self._watched, item.nodeid, partial(item.obj, **arguments))
+                self._running[item.nodeid] = self._pool.submit(call)
 
     def result(self, item: pytest.Item) -> bool:
         """Waits for the end of a test that runs beside; False: it does not."""
@@ -85,22 +90,41 @@ class Stage:
     def end(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    @contextmanager
+    def stage(self) -> Iterator[Stage]:
+        """Of one test; what it has brought goes with it, failed or not."""
+        found = Stage(self.cluster, self.images, self.release, self._await_undisturbed)
+        try:
+            yield found
+        finally:
+            for name in found.namespaces:
+                where = ("namespace", name, "--wait=false", "--ignore-not-found")
+                self.cluster.kubectl("delete", *where, check=False)
+                self.left.append(name)
+
+    def _await_undisturbed(self) -> Job:
+        assert self._undisturbed is not None
+        return self._undisturbed.result()
+
     def _complete_undisturbed(self) -> Job:
-        job = self.job()
-        job.submit(team(STEPS))
-        job.completes()
+        with self.stage() as stage:
+            job = stage.job()
+            job.submit(team(STEPS))
+            job.completes()
         assert len(job.files["metrics"]) == STEPS
         assert all(len(line["tasks"]) == TASKS for line in job.files["metrics"])
-        self.done_with(job.namespace)
         return job
 
-    def _watched(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            for frame in traceback.walk_tb(error.__traceback__):
-                job = frame[0].f_locals.get("job")
-                if isinstance(job, Job):
-                    error.add_note(self.cluster.evidence(job.namespace))
-                    break
-            raise
+    def _watched(self, name: str, call: Callable[..., None]) -> None:
+        began = time.monotonic()
+        with self.stage() as stage:
+            try:
+                call(stage=stage)
+            except pytest.skip.Exception:
+                raise
+            except BaseException as error:
+                for namespace in stage.namespaces:
+                    error.add_note(self.cluster.evidence(namespace))
+                raise
+            finally:
+                self.seconds[name] = time.monotonic() - began

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from .chart import Release
 from .jobs import Job
 from .kube import Kubernetes, until
 from .specs import team
+from .user import flexmarl
 
 STEPS = 24
 """Still going on after a command or two."""
@@ -38,19 +36,6 @@ spec:
 TASK = {"question": "1 + 1", "answer": "2"}
 
 pytestmark = pytest.mark.usefixtures("release")
-
-
-def flexmarl(folder: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "flexmarl.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "BROWSER": "true"},  # /bin/true opens nothing
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture

@@ -5,38 +5,24 @@ A user brings everything: a model of a private hub, tasks and code in folders be
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from . import hub
+from . import serving, sources, user
 from .jobs import Job, once
-from .specs import USER, agent, idle, policy
+from .specs import TASKS, idle, team
 from .stage import Stage
 
-STEPS, TASKS = 2, 3
-WORKFLOW = """
-from flexmarl.rollout.api import Rewards, Task, Team, Workflow
-from shared.words import asked
-
-
-class Alone(Workflow):
-    gives_rewards = False
-
-    async def run(self, task: Task, team: Team) -> Rewards:
-        await team[self.agents[0]].chat(asked(task.record))
-        return None
+STEPS = 2
+FILL = """
+import pathlib, sys
+from flexmarl.fetch.fetching import copy_into, fetch
+given = dict(word.split("=", 1) for word in sys.argv[2:])
+copy_into(fetch(sys.argv[1], given=given), pathlib.Path("/run/models"))
 """
-WORDS = """
-def asked(record: dict[str, str]) -> str:
-    return f"Say letters: {record['question']}"
-"""
+"""Puts a model into the claim that a pod has at /run."""
 
 pytestmark = pytest.mark.beside
 
@@ -45,51 +31,14 @@ def model(revision: str = "v1") -> dict[str, Any]:
     return {"uri": f"hf://org/model@{revision}", "secretRef": {"name": "hub-keys"}}
 
 
-def write(folder: Path, job: Job) -> None:
-    """The job file, and beside it tasks and code."""
-    spec = {
-        "policies": [policy("solver", model=model())],
-        "agents": [agent("solver")],
-        "workflow": {"entrypoint": "own.play:Alone"},
-        "reward": {"entrypoint": "team:early_letters"},
-        "code": {"path": "code"},
-        "data": {"uri": "file://data/tasks.jsonl"},
-        "steps": STEPS,
-        "batch": {"tasksPerStep": TASKS, "groupSize": 2},
-        "checkpoint": {"claim": {"size": "1Gi"}},
-    }
-    document = {
-        "apiVersion": "flexmarl.io/v1alpha1",
-        "kind": "MARLJob",
-        "metadata": {"name": job.name},
+def claim(name: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
         "spec": spec,
     }
-    files = {
-        "job.yaml": json.dumps(document),
-        "data/tasks.jsonl": "".join(f'{{"question": "q{number}"}}\n' for number in range(12)),
-        "code/own/play.py": WORKFLOW,
-        "code/shared/words.py": WORDS,
-        "code/team.py": (USER / "team.py").read_text(),
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def applied(job: Job) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), job)
-        done = subprocess.run(
-            [sys.executable, "-m", "flexmarl.cli", "apply", "job.yaml", "-n", job.namespace],
-            cwd=folder,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    job.uid = job.manifest()["metadata"]["uid"]
 
 
 def fetched(job: Job) -> tuple[str, str, str]:
@@ -101,54 +50,86 @@ def fetched(job: Job) -> tuple[str, str, str]:
 
 def test_a_users_model_tasks_and_code_are_trained_with(stage: Stage) -> None:
     job = stage.job("own")
-    url = hub.start(job)
-    applied(job)
+    url = sources.start(job)
+    user.applied(job, STEPS, model())
     job.until(lambda: fetched(job)[1] == "SecretMissing", "the missing Secret is told")
     assert 'secret "hub-keys" not found; create the Secret' in fetched(job)[2]
-    hub.keys(job, "hub-keys", url)
+    sources.keys(job, "hub-keys", url)
     job.until(lambda: fetched(job)[:2] == ("True", "Fetched"), "everything is fetched")
     job.completes()
-    once(job, STEPS, TASKS)
+    once(job, STEPS, user.TASKS)
     assert fetched(job)[:2] == ("True", "Fetched")
-    stage.done_with(job.namespace)
+
+
+def test_buckets_claims_a_repository_and_a_cache_that_pods_share(stage: Stage) -> None:
+    job = stage.job("sources")
+    address = sources.objects_and_code(job, tasks=12)
+    given = sources.s3_keys(job, "s3-keys", address)
+    job.cluster.apply(job.namespace, claim("cache"), claim("models"))
+    words = [f"{name}={value}" for name, value in given.items()]
+    fill = ["python3", "-c", FILL, "s3://team/models/two", *words]
+    job.beside_claim("fills", "slim", command=fill, claim="models")
+    spec = team(STEPS, cache={"claim": "cache"})
+    secret = {"secretRef": {"name": "s3-keys"}}
+    spec["policies"][0]["model"] = {"uri": "s3://team/models/one"} | secret
+    spec["policies"][1]["model"] = {"uri": "pvc://models/models"}
+    spec["data"] = {"uri": "s3://team/data/tasks.jsonl"} | secret
+    spec["code"] = {"git": {"url": f"http://{address}:{serving.GIT_PORT}/team.git", "ref": "main"}}
+    job.submit(spec)
+    job.completes()
+    once(job, STEPS, TASKS)
+    read = Counter(job.cluster.kubectl("-n", job.namespace, "logs", "sources").split())
+    # Weights by the trainer, the tokenizer by the engine and the worker, each once for all pods.
+    assert read["models/one/model.safetensors"] == 1
+    assert read["models/one/tokenizer.json"] == 2
+    assert read["data/tasks.jsonl"] == 1
+
+
+def test_workers_are_of_the_image_that_the_users_code_is_in(stage: Stage) -> None:
+    """Here the trainer's, which is made from ours as well; the code comes beside it."""
+    job, spec = stage.job(), team(STEPS)
+    spec["code"]["image"] = job.images["trainer"]
+    job.submit(spec)
+    job.trains(1)
+    [worker] = job.pods("rollout-worker")
+    assert worker["spec"]["containers"][0]["image"] == job.images["trainer"]
+    job.completes()
+    once(job, STEPS, TASKS)
 
 
 def test_a_revision_that_is_not_there_ends_the_job(stage: Stage) -> None:
     job = stage.job("gone")
-    hub.keys(job, "hub-keys", hub.start(job))
+    sources.keys(job, "hub-keys", sources.start(job))
     submit(job, model("v2"))
     status = job.reaches("Failed")
     assert status["reason"] == "SourceNotFound"
     assert "has no org/model at revision v2; correct the URI" in status["message"]
     assert fetched(job)[:2] == ("False", "SourceNotFound")
     job.without_pods()
-    stage.done_with(job.namespace)
 
 
 def test_a_token_that_is_refused_ends_the_job(stage: Stage) -> None:
     job = stage.job("denied")
-    hub.keys(job, "hub-keys", hub.start(job), token="another")
+    sources.keys(job, "hub-keys", sources.start(job), token="another")
     submit(job, model())
     status = job.reaches("Failed")
     assert status["reason"] == "AccessDenied"
     assert "the hub does not let this token read org/model" in status["message"]
-    stage.done_with(job.namespace)
 
 
 def test_a_hub_that_is_away_is_waited_for(stage: Stage) -> None:
     job = stage.job("away")
-    url = hub.start(job)
-    hub.keys(job, "hub-keys", url.rpartition(":")[0] + ":1")
+    url = sources.start(job)
+    sources.keys(job, "hub-keys", url.rpartition(":")[0] + ":1")
     submit(job, model())
     job.until(lambda: fetched(job)[1] == "SourceUnreachable", "the hub that is away is told")
     status = job.status()
     assert (status["phase"], status["reason"]) == ("Starting", "SourceUnreachable")
     assert "check the network and the address" in status["message"]
-    hub.keys(job, "hub-keys", url)
+    sources.keys(job, "hub-keys", url)
     job.until(lambda: fetched(job)[1] != "SourceUnreachable", "it is there")
     assert not job.status().get("restarts")
     job.delete()
-    stage.done_with(job.namespace)
 
 
 def submit(job: Job, source: dict[str, Any]) -> None:

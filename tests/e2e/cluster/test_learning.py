@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from .stage import Stage
+from .user import asks
 
 SECONDS = 1800.0
 """It computes for some three minutes on two cores that nobody else uses."""
@@ -19,10 +18,7 @@ SECONDS = 1800.0
 def test_the_quickstart_learns_as_on_one_machine(stage: Stage) -> None:
     job = stage.job("quickstart")
     examples = Path(__file__).resolve().parents[3] / "examples"
-    apply = ["apply", "quickstart.yaml", "-n", job.namespace]
-    subprocess.run(
-        [sys.executable, "-m", "flexmarl.cli", *apply], cwd=examples, check=True, timeout=120
-    )
+    asks(job, "apply", "quickstart.yaml", folder=examples)
     job.uid = job.manifest()["metadata"]["uid"]
     job.completes(SECONDS)
     policies = job.files["summary"]["policies"]
@@ -31,4 +27,3 @@ def test_the_quickstart_learns_as_on_one_machine(stage: Stage) -> None:
     assert policies["verifier"]["eval_after"] > 0.65
     for each in policies.values():
         assert each["eval_after"] > each["eval_before"] + 0.1
-    stage.done_with(job.namespace)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from . import user
 from .jobs import Job, once, same_as
-from .kube import until
-from .specs import STEPS, TASKS, team
+from .kube import slack, until
+from .specs import MODEL, STEPS, TASKS, team
 from .stage import Stage
 
 LONG = 20
@@ -22,12 +21,15 @@ LONG = 20
 LONGEST = 500
 """Of one that is still there when a chart was upgraded."""
 GONE = 30.0
-"""Seconds; half of it on a machine that does nothing else."""
+"""Seconds after which nothing may be left of a deleted job."""
+WORKS = 30.0
+"""Seconds after which a new engine plays."""
 ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
 """Values of the chart by which pods of jobs are made in another way."""
-pytestmark = pytest.mark.beside
+beside = pytest.mark.beside
 
 
+@beside
 def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
     job = stage.job()
     job.submit(team())
@@ -42,7 +44,90 @@ def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
     once(job, STEPS, TASKS)
     same_as(job, stage.undisturbed())
     assert job.files["metrics"][: len(before)] == before, "steps were trained again"
-    stage.done_with(job.namespace)
+
+
+@beside
+def test_a_job_with_files_of_its_own_is_suspended_and_starts_again(stage: Stage) -> None:
+    job = stage.job("own")
+    user.applied(job, STEPS, MODEL)
+    job.trains(2)
+    user.asks(job, "suspend", job.name)
+    job.reaches("Suspended")
+    assert job.pods() == []
+    user.asks(job, "resume", job.name)
+    job.completes()
+    once(job, STEPS, user.TASKS)
+
+
+@beside
+def test_a_job_that_is_to_go_on_after_all_while_it_is_being_suspended_goes_on(
+    stage: Stage,
+) -> None:
+    job = stage.job()
+    job.submit(team())
+    for number, pause in enumerate((0.0, 2.0)):  # its state is being saved; its pods go
+        job.trains(2 * number + 1)
+        job.change(suspend=True)
+        job.until(lambda: job.status()["phase"].startswith("Suspend"), "it is being suspended")
+        time.sleep(pause)
+        job.change(suspend=False)
+    job.completes()
+    once(job, STEPS, TASKS)
+    same_as(job, stage.undisturbed())
+
+
+@beside
+def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) -> None:
+    pool = {"name": "fast", "role": "engine", "min": 2, "max": 2}
+    spec = team(LONG, pools=[pool])
+    for policy in spec["policies"]:
+        policy["pools"] = ["fast"]
+    job = stage.job()
+    job.submit(spec)
+    job.trains(1)
+    old = _engines(job)
+    begun = time.monotonic()
+    job.change(pools=[{**pool, "min": 4, "max": 4}])
+    job.until(lambda: len(_engines(job)) == 4, "four engines", 60)
+    job.until(lambda: all(_sampled(job, pod) for pod in _engines(job) - old), "all work", 120)
+    took = time.monotonic() - begun
+    assert took < WORKS * slack()
+    job.until(lambda: job.status()["pools"][0]["ready"] == 4, "the pool's pods in the status", 30)
+    job.completes()
+    once(job, LONG, TASKS)
+
+
+@beside
+def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: Stage) -> None:
+    job = stage.job()
+    job.submit(team(steps=100))
+    job.pod("trainer")  # imports, and hears nothing else
+    _deleted(job)
+    job.submit(team(steps=100))
+    job.trains(3)
+    claimed = stage.cluster.get(job.namespace, "pvc", job.claim())["metadata"]["uid"]
+    _deleted(job)
+    claim = stage.cluster.get(job.namespace, "pvc", job.claim())
+    assert claim["metadata"]["uid"] == claimed
+    assert "deletionTimestamp" not in claim["metadata"]
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory, "solver")
+        user.asks(job, "export", job.name, "solver", str(out), "--image", job.images["slim"])
+        assert json.loads((out / "config.json").read_text())["hidden_size"] == 16
+        assert (out / "model.safetensors").exists()
+
+
+@pytest.mark.alone
+def test_a_suspension_that_is_taken_back_while_it_saves_costs_only_time(stage: Stage) -> None:
+    job = stage.job()
+    job.submit(team())
+    job.trains(2)
+    job.change(suspend=True)
+    job.until(lambda: job.status()["phase"] != "Running", "it is being saved", 30)
+    job.change(suspend=False)
+    job.completes()
+    once(job, STEPS, TASKS)
+    same_as(job, stage.undisturbed())
 
 
 def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgraded(
@@ -64,61 +149,15 @@ def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgra
         stage.release.upgrade()
     del job.read()["metrics"][LONG:]
     once(job, LONG, TASKS)
-    stage.done_with(job.namespace)
 
 
-def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) -> None:
-    pool = {"name": "fast", "role": "engine", "min": 2, "max": 2}
-    spec = team(LONG, pools=[pool])
-    for policy in spec["policies"]:
-        policy["pools"] = ["fast"]
-    job = stage.job()
-    job.submit(spec)
-    job.trains(1)
-    old = _engines(job)
+def _deleted(job: Job) -> None:
+    """With everything that is there because of it, in time."""
     begun = time.monotonic()
-    job.change(pools=[{**pool, "min": 4, "max": 4}])
-    job.until(lambda: len(_engines(job)) == 4, "four engines", 30)
-    job.until(lambda: all(_sampled(job, pod) for pod in _engines(job) - old), "all work", 60)
-    print(f"the new engines worked after {time.monotonic() - begun:.1f} s")
-    job.until(lambda: job.status()["pools"][0]["ready"] == 4, "the pool's pods in the status", 30)
-    job.completes()
-    once(job, LONG, TASKS)
-    stage.done_with(job.namespace)
-
-
-def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: Stage) -> None:
-    job = stage.job()
-    job.submit(team(steps=100))
-    job.pod("trainer")  # imports, and hears nothing else
     job.delete()
-    until(lambda: job.children() == [], "all is gone while it starts", GONE)
-    job.submit(team(steps=100))
-    job.trains(3)
-    claimed = stage.cluster.get(job.namespace, "pvc", job.claim())["metadata"]["uid"]
-    job.delete()
-    until(lambda: job.children() == [], "all is gone", GONE)
-    claim = stage.cluster.get(job.namespace, "pvc", job.claim())
-    assert claim["metadata"]["uid"] == claimed
-    assert "deletionTimestamp" not in claim["metadata"]
-    with tempfile.TemporaryDirectory() as directory:
-        out = Path(directory, "solver")
-        where = ["-n", job.namespace, "--image", job.images["slim"]]
-        export = [
-            sys.executable,
-            "-m",
-            "flexmarl.cli",
-            "export",
-            job.name,
-            "solver",
-            str(out),
-            *where,
-        ]
-        done = subprocess.run(export, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert json.loads((out / "config.json").read_text())["hidden_size"] == 16
-        assert (out / "model.safetensors").exists()
-    stage.done_with(job.namespace)
+    until(lambda: job.children() == [], "all is gone", 180)
+    took = time.monotonic() - begun
+    assert took < GONE * slack()
 
 
 def _engines(job: Job) -> set[str]:

@@ -30,16 +30,15 @@ def test_a_job_that_runs_for_too_long_fails_and_its_pods_go(stage: Stage) -> Non
     assert seconds(status, "startTime", "completionTime") >= 60 - MOMENT
     job.until(lambda: job.pods() == [], "its pods are gone", 90)
     assert job.status()["completionTime"] == status["completionTime"]
-    stage.done_with(job.namespace)
 
 
 def test_a_job_goes_some_seconds_after_its_end_and_not_before(stage: Stage) -> None:
     job = stage.job()
-    job.submit(idle() | {"activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 20})
+    refused = {"spec": {"containers": [{"name": "main", "ports": [{"containerPort": 123456}]}]}}
+    job.submit(idle(worker=refused) | {"ttlSecondsAfterFinished": 20})
     job.reaches("Failed")
     ended = time.monotonic()
     name = ("get", "marljob", job.name, "--ignore-not-found", "-o", "name")
     until(lambda: not stage.cluster.kubectl("-n", job.namespace, *name), "it is gone", seconds=90)
     assert time.monotonic() - ended >= 20 - MOMENT
     until(lambda: job.children() == [], "with what it owned", seconds=60)
-    stage.done_with(job.namespace)

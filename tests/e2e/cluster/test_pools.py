@@ -11,7 +11,7 @@ import pytest
 
 from .jobs import Job, once
 from .kube import Kubernetes
-from .specs import TASKS, agent, policy, team
+from .specs import TASKS, agent, idle, policy, team
 from .stage import Stage
 
 SHELF = "flexmarl.io/e2e-shelf"
@@ -19,18 +19,20 @@ GPU = "nvidia.com/gpu"
 GPUS = 3
 ELSEWHERE = "e2e-elsewhere"
 NAMES = ("ada", "ben", "cem", "dia")
-STEPS = 6
+STEPS = 12
 
 
 @contextmanager
 def shelves(cluster: Kubernetes) -> Iterator[str]:
-    """A node with three devices; one of another label, where nothing runs, with more of them."""
+    """A node with three devices; one of another label, which has more of all and runs nothing."""
     node = cluster.node()
+    if GPU in cluster.get("default", "node", node)["status"]["capacity"]:
+        pytest.skip(f"{node} has devices of its own")
     cluster.kubectl("label", "node", node, f"{SHELF}=near")
     cluster.advertise(node, {GPU: GPUS})
     far = {"name": ELSEWHERE, "labels": {SHELF: "far"}}
     cluster.apply("default", {"apiVersion": "v1", "kind": "Node", "metadata": far})
-    cluster.advertise(ELSEWHERE, {GPU: 8, "pods": 100})
+    cluster.advertise(ELSEWHERE, {GPU: 8, "pods": 100, "cpu": 64, "memory": 1 << 40})
     try:
         yield node
     finally:
@@ -43,14 +45,27 @@ def shelves(cluster: Kubernetes) -> Iterator[str]:
 
 
 def pool(name: str, role: str, count: int) -> dict[str, Any]:
+    """Its pods bear the taint of a node that is not ready: only the selector keeps them from it."""
     return {
         "name": name,
         "role": role,
         "gpus": 1,
         "nodeSelector": {SHELF: "near"},
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
         "min": count,
         "max": count,
     }
+
+
+def elsewhere() -> dict[str, Any]:
+    """A team of which only one engine starts, in a pool of the node that runs nothing."""
+    far = pool("far", "engine", 1) | {"nodeSelector": {SHELF: "far"}}
+    far["template"] = {"spec": {"terminationGracePeriodSeconds": 0}}  # nobody there ends it
+    spec = idle()
+    del spec["roles"]["engine"]
+    for one in spec["policies"]:
+        one["pools"] = ["far"]
+    return spec | {"pools": [far]}
 
 
 @pytest.mark.beside
@@ -67,9 +82,12 @@ def test_four_policies_share_two_slots_and_an_engine_on_the_nodes_of_their_pools
         balancing={"hysteresisSeconds": 0.1},
         pipeline={},
     )
-    job = stage.job()
+    job, other = stage.job(), stage.job("other")
     with shelves(stage.cluster) as node:
         job.submit(spec)
+        other.submit(elsewhere())
+        other.until(lambda: _devices(other) == {"engine": [ELSEWHERE]}, "it is placed", 60)
+        other.delete()
         job.trains(1)
         assert _devices(job) == {"trainer": [node] * 2, "engine": [node]}
         assert [(one["name"], one["ready"]) for one in job.status()["pools"]] == [
@@ -82,12 +100,13 @@ def test_four_policies_share_two_slots_and_an_engine_on_the_nodes_of_their_pools
             lambda: job.status().get("reason") == "InsufficientCapacity", "a device is lacking", 60
         )
         assert f"1 {GPU} wanted, 0 free of {GPUS}" in lacking["message"]
-        job.change(pools=pools)
+        stage.cluster.advertise(node, {GPU: GPUS + 1})
+        job.until(lambda: job.status()["pools"][1]["ready"] == 2, "the pool has grown")
+        assert _devices(job) == {"trainer": [node] * 2, "engine": [node] * 2}
         job.completes()
     once(job, STEPS, TASKS)
     trained = [set(line["policies"]) for line in job.files["metrics"]]
     assert trained == [set(NAMES)] * STEPS
-    stage.done_with(job.namespace)
 
 
 def _devices(job: Job) -> dict[str, list[str]]:
