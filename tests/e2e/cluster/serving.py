@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 
 from dulwich import porcelain
 from dulwich.repo import Repo
-from dulwich.server import DictBackend
+from dulwich.server import BackendRepo, DictBackend
 from dulwich.web import WSGIRequestHandlerLogger, WSGIServerLogger, make_wsgi_chain
 
 S3_PORT, GIT_PORT = 9000, 9001
@@ -32,11 +32,11 @@ def main(objects: Path, code: Path) -> None:
     held = {path.name.replace("--", "/"): path.read_bytes() for path in _files(objects)}
     server = ThreadingHTTPServer(("0.0.0.0", S3_PORT), s3(held))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    git = make_wsgi_chain(DictBackend({"/team.git": repository(code)}))
+    served: dict[str, BackendRepo] = {"/team.git": repository(code)}
     make_server(
         "0.0.0.0",
         GIT_PORT,
-        git,
+        make_wsgi_chain(DictBackend(served)),
         handler_class=WSGIRequestHandlerLogger,
         server_class=WSGIServerLogger,
     ).serve_forever()

@@ -34,4 +34,3 @@ def test_orphans_of_user_code_do_not_pile_up_in_its_pod(stage: Stage) -> None:
     python = ("-c", "main", "--", "python3", "-c", ORPHANS)
     pod = job.pod("rollout-worker")
     assert stage.cluster.kubectl("-n", job.namespace, "exec", pod, *python).strip() == "0"
-    stage.done_with(job.namespace)
