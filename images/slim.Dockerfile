@@ -53,11 +53,13 @@ ENV PATH=/opt/application/bin:/opt/flexmarl/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 COPY --from=application /opt/application /opt/application
+ARG BASE
 ARG VERSION=unknown
 LABEL org.opencontainers.image.title="FlexMARL slim" \
       org.opencontainers.image.description="Those of FlexMARL's processes that need no torch" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}"
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.base.name="${BASE}"
 WORKDIR /tmp
 USER 10001:10001
 ENTRYPOINT ["flexmarl"]

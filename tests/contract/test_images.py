@@ -52,6 +52,14 @@ def test_every_base_can_be_replaced(repo: Path, name: str) -> None:
     assert all(base == "${BASE}" or base in named for base, _ in stages)
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_says_what_it_was_built_on(repo: Path, name: str) -> None:
+    """A base pinned by digest stays known; an argument from before FROM has to be named again."""
+    last = dockerfile(repo, name).rpartition("\nFROM ${BASE}\n")[2]
+    assert "\nARG BASE\n" in last.partition("LABEL ")[0]
+    assert 'org.opencontainers.image.base.name="${BASE}"' in last
+
+
 def test_the_slim_image_asks_for_no_torch(repo: Path) -> None:
     slim, trainer = requirements(repo, "slim"), requirements(repo, "trainer")
     heavy = {"torch", "transformers"}

@@ -3,11 +3,11 @@
 Takes namespace, name and seconds. Plain Python with the pod's own token: nothing of ours is needed.
 """
 
+import http.client
 import json
 import ssl
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def read(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(request, timeout=10, context=trust) as answer:
             found: dict[str, Any] = json.load(answer)
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
         print(f"no answer yet: {error}", flush=True)
         return {}
     return dict(found.get("status") or {})
@@ -37,9 +37,10 @@ def main(namespace: str, name: str, seconds: str) -> int:
     while time.monotonic() < until:
         status = read(url) or status
         phase = str(status.get("phase", "Pending"))
-        if phase != last:
-            print(f"MARLJob {namespace}/{name}: {phase}", flush=True)
-            last = phase
+        why = str(status.get("reason", ""))
+        if (now := f"{phase}, {why}" if why else phase) != last:
+            print(f"MARLJob {namespace}/{name}: {now}: {status.get('message', '')}", flush=True)
+            last = now
         if phase == "Complete":
             return 0
         if phase == "Failed":

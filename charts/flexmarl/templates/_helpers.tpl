@@ -101,26 +101,57 @@ priorityClassName: {{ . }}
 {{- end -}}
 
 {{/*
+"true" when a claim of this StorageClass, empty: of the default one, need not stay pending for ever. Without a
+cluster to ask (helm template) a class is taken for granted. Call with (list . "fast").
+*/}}
+{{- define "flexmarl.hasClass" -}}
+{{- $class := last . -}}
+{{- if not (lookup "v1" "Namespace" "" "default") -}}
+true
+{{- else if $class -}}
+{{- ternary "true" "" (not (empty (lookup "storage.k8s.io/v1" "StorageClass" "" $class))) -}}
+{{- else -}}
+{{- $found := "" -}}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
+{{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" -}}
+{{- $found = "true" -}}
+{{- end -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 Where the store's log lies: "claim", "emptyDir" as asked for, or "no-class": emptyDir, because a claim would
-stay pending for ever. Without a cluster to ask (helm template) a class is taken for granted.
+stay pending for ever.
 */}}
 {{- define "flexmarl.storeVolume" -}}
 {{- if not .Values.store.persistence.enabled -}}
 emptyDir
 {{- else if lookup "v1" "PersistentVolumeClaim" .Release.Namespace (include "flexmarl.storeName" .) -}}
 claim
-{{- else if not (lookup "v1" "Namespace" "" "default") -}}
-claim
-{{- else if .Values.store.persistence.storageClass -}}
-{{- ternary "claim" "no-class" (not (empty (lookup "storage.k8s.io/v1" "StorageClass" "" .Values.store.persistence.storageClass))) -}}
 {{- else -}}
-{{- $found := "no-class" -}}
-{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
-{{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" -}}
-{{- $found = "claim" -}}
+{{- ternary "claim" "no-class" (eq (include "flexmarl.hasClass" (list . .Values.store.persistence.storageClass)) "true") -}}
 {{- end -}}
 {{- end -}}
-{{- $found -}}
+
+{{/* A quantity of bytes in MiB. */}}
+{{- define "flexmarl.mib" -}}
+{{- $unit := regexFind "[A-Za-z]*$" . -}}
+{{- $bytes := dict "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- divf (mulf (trimSuffix $unit . | float64) (get $bytes $unit)) 1048576.0 -}}
+{{- end -}}
+
+{{/* StorageClass of the claim of `helm test`; empty: the default one. */}}
+{{- define "flexmarl.testClass" -}}
+{{- .Values.test.storageClass | default .Values.store.persistence.storageClass -}}
+{{- end -}}
+
+{{/* Why `helm test` cannot pass; empty when it may. */}}
+{{- define "flexmarl.noTest" -}}
+{{- $class := include "flexmarl.testClass" . -}}
+{{- if ne (include "flexmarl.hasClass" (list . $class)) "true" -}}
+A job keeps its run on a claim, and the cluster has no {{ if $class }}StorageClass {{ $class }}{{ else }}default StorageClass{{ end }}. Make one (then upgrade this release) or name another in test.storageClass; until then each job has to name a claim that exists (checkpoint.claim.name) or a class (checkpoint.claim.storageClass).
 {{- end -}}
 {{- end -}}
 

@@ -28,7 +28,8 @@ sys.exit(found["main"](*sys.argv[4:]))
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Runs the script while the job has these statuses, one per look; None: no answer."""
+    """Runs the script while the job has these statuses, one per look; None: no answer, "broken":
+    one that is never whole."""
     statuses: list[Any] = []
     asked: list[tuple[str, str | None]] = []
 
@@ -37,8 +38,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
             asked.append((self.path, self.headers["Authorization"]))
             status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
             body = json.dumps({"status": status}).encode()
+            missing = 100 if status == "broken" else 0
             self.send_response(503 if status is None else 200)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(body) + missing))
             self.end_headers()
             self.wfile.write(body)
 
@@ -69,7 +71,7 @@ def test_it_ends_well_with_the_job(run: Run) -> None:
     done = run({}, {"phase": "Running"}, None, {"phase": "Complete"})
     assert done.returncode == 0
     told = [line for line in done.stdout.splitlines() if line.startswith("MARLJob")]
-    assert told == [f"MARLJob blue/job: {phase}" for phase in ("Pending", "Running", "Complete")]
+    assert told == [f"MARLJob blue/job: {phase}: " for phase in ("Pending", "Running", "Complete")]
     assert "no answer yet: HTTP Error 503" in done.stdout
 
 
@@ -78,6 +80,22 @@ def test_it_fails_with_the_job_and_shows_why(run: Run) -> None:
     assert done.returncode == 1
     assert "no slot" in done.stdout
     assert "kubectl -n blue describe marljob job" in done.stdout
+
+
+def test_it_tells_what_a_job_waits_for_while_it_waits(run: Run) -> None:
+    waiting = {"phase": "Starting", "reason": "ClaimPending", "message": "no StorageClass"}
+    more = {**waiting, "message": "still none"}
+    done = run(waiting, more, {"phase": "Complete"})
+    assert done.stdout.splitlines() == [
+        "MARLJob blue/job: Starting, ClaimPending: no StorageClass",
+        "MARLJob blue/job: Complete: ",
+    ]
+
+
+def test_an_answer_that_breaks_off_is_none(run: Run) -> None:
+    done = run("broken", {"phase": "Complete"})
+    assert done.returncode == 0
+    assert "no answer yet" in done.stdout
 
 
 def test_it_does_not_wait_for_ever(run: Run) -> None:

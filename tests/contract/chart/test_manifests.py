@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import kubernetes_validate
@@ -106,6 +107,8 @@ def test_what_a_plain_install_makes(helm: Helm) -> None:
         ("NetworkPolicy", NAMESPACE, "demo-flexmarl"),
         ("NetworkPolicy", NAMESPACE, "demo-flexmarl-store"),
         ("PersistentVolumeClaim", NAMESPACE, "demo-flexmarl-store"),
+        ("Role", NAMESPACE, "demo-flexmarl-installation"),
+        ("RoleBinding", NAMESPACE, "demo-flexmarl-installation"),
         ("Secret", NAMESPACE, "demo-flexmarl-store"),
         ("Service", NAMESPACE, "demo-flexmarl-store"),
         ("ServiceAccount", NAMESPACE, "demo-flexmarl"),
@@ -217,7 +220,8 @@ def test_a_changed_version_does_not_restart_the_store(helm: Helm) -> None:
 
 
 def test_the_stores_memory_fits_its_pod(helm: Helm) -> None:
-    spec = pods(helm.render({"store.maxMemoryMib": 4096}))["StatefulSet/demo-flexmarl-store"]
+    values = {"store.maxMemoryMib": 4096, "store.persistence.size": "20Gi"}
+    spec = pods(helm.render(values))["StatefulSet/demo-flexmarl-store"]
     [container] = spec["containers"]
     environment = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert environment["FLEXMARL_STORE_MAX_MEMORY_MIB"] == "4096"
@@ -298,6 +302,63 @@ def test_the_job_of_helm_test_is_valid(helm: Helm, tmp_path: Any) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     assert load_job(file).spec.steps == 2
+
+
+def test_the_job_of_helm_test_leaves_nothing(helm: Helm) -> None:
+    [job] = [m for m in helm.render() if m["kind"] == "MARLJob"]
+    assert job["spec"]["checkpoint"] == {"claim": {"retain": False, "size": "1Gi"}}
+    assert job["spec"]["ttlSecondsAfterFinished"]
+    assert "hook-succeeded" in job["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+
+
+@pytest.mark.parametrize(
+    ("values", "storage_class"),
+    [
+        ({"store.persistence.storageClass": "fast"}, "fast"),
+        ({"store.persistence.storageClass": "fast", "test.storageClass": "slow"}, "slow"),
+    ],
+)
+def test_the_claim_of_helm_test_is_of_the_class_that_was_named(
+    helm: Helm, values: Values, storage_class: str
+) -> None:
+    [job] = [m for m in helm.render(values) if m["kind"] == "MARLJob"]
+    assert job["spec"]["checkpoint"]["claim"]["storageClass"] == storage_class
+
+
+def test_helm_test_tells_how_the_job_stands_before_helm_gives_up(helm: Helm) -> None:
+    manifests = helm.render()
+    [container] = pods(manifests)["Pod/demo-flexmarl-test"]["containers"]
+    [job] = [m for m in manifests if m["kind"] == "MARLJob"]
+    readme = (CHART / "README.md").read_text()
+    [helms] = re.findall(r"helm test .*--timeout (\d+)s", readme)
+    assert int(container["args"][-1]) == job["spec"]["activeDeadlineSeconds"] == int(helms) - 60
+
+
+@pytest.mark.parametrize("size", ["3Gi", "3072Mi", "4G", "4000000000", "0.003Ti"])
+def test_a_claim_that_holds_the_stores_log_is_made(each_helm: Helm, size: str) -> None:
+    assert each_helm.render({"store.persistence.size": size})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"store.persistence.size": "3071Mi"},
+        {"store.persistence.size": "3G"},
+        {"store.persistence.size": "10"},
+        {"store.maxMemoryMib": 8192},
+    ],
+)
+def test_a_claim_too_small_for_the_stores_log_is_refused(each_helm: Helm, values: Values) -> None:
+    assert "ask for at least" in each_helm.refusal({**REGISTRY, **values})
+
+
+def test_the_controller_is_not_killed_for_being_slow(helm: Helm) -> None:
+    """Jobs train on while it is behind; killed, it would have to read everything anew."""
+    [container] = pods(helm.render())["Deployment/demo-flexmarl"]["containers"]
+    for name, least in (("startupProbe", 300), ("livenessProbe", 300), ("readinessProbe", 60)):
+        probe = container[name]
+        assert probe["timeoutSeconds"] >= 10, name
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= least, name
 
 
 def test_a_namespace_that_is_not_watched_has_no_test(helm: Helm) -> None:

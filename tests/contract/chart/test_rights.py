@@ -9,6 +9,8 @@ from tests.contract.chart.helm import NAMESPACE, Helm, Manifest, identities, one
 
 Right = tuple[str, str, str]
 NODES: Right = ("", "nodes", "list")
+HOME: Right = ("", "namespaces", "get")
+"""Of the release's own namespace only."""
 
 
 def rights(roles: Iterable[Manifest]) -> set[Right]:
@@ -51,12 +53,21 @@ def test_serving_namespaces_it_may_do_the_same_in_them_and_nothing_elsewhere(hel
     everywhere = rights(bound(helm.render(), "demo-flexmarl"))
     chosen = {"watch.namespaces": ["blue", "green"], "rbac.nodes": False}
     roles = bound(helm.render(chosen), "demo-flexmarl")
-    assert [(role["kind"], role["metadata"]["namespace"]) for role in roles] == [
-        ("Role", "blue"),
-        ("Role", "green"),
-    ]
-    for role in roles:
-        assert rights([role]) == everywhere - {NODES}
+    where = {role["metadata"]["namespace"]: rights([role]) for role in roles}
+    assert {role["kind"] for role in roles} == {"Role"}
+    assert where == {
+        "blue": everywhere - {NODES, HOME},
+        "green": everywhere - {NODES, HOME},
+        NAMESPACE: {HOME},
+    }
+
+
+def test_of_namespaces_it_may_read_its_own_only(helm: Helm) -> None:
+    for watched in ([], ["blue"], ["blue", NAMESPACE]):
+        roles = bound(helm.render({"watch.namespaces": watched}), "demo-flexmarl")
+        [role] = [role for role in roles if HOME in rights([role])]
+        assert (role["kind"], role["metadata"]["namespace"]) == ("Role", NAMESPACE)
+        assert role["rules"][0]["resourceNames"] == [NAMESPACE]
 
 
 def test_of_nodes_it_may_only_list_them_and_not_at_all_where_that_is_off(helm: Helm) -> None:
