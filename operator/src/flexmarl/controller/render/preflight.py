@@ -144,6 +144,7 @@ def _plan(
             Source(uri=need.uri, part=need.part, variables=variables(need.secret))
             for need in fetched(needed)
         ],
+        job=subject.uid,
         mounted=mounted(needed),
         writable=writable,
         run=RUN_DIR if pods.run_claim else "",

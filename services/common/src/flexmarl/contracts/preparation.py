@@ -54,6 +54,8 @@ class Preparation:
     """A repository, which goes to `into` as well."""
     into: str = ""
     sources: list[Source] = field(default_factory=list)
+    job: str = ""
+    """Whose pods all read what its first one has found of each source."""
     mounted: list[str] = field(default_factory=list)
     """pvc:// URIs, of which each must be there."""
     writable: list[str] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """Makes a folder out of a remote's files: complete, or not there.
 
-- The folder appears by one rename, after every file has its size and its digest.
+- The folder appears by one rename, after every file has its size and its digest. Another version of
+  the files is another folder (`versions`).
 - Until then all lies in `NAME.partial`; whoever comes next goes on at the byte where the last one
   stopped, however it ended.
 - One process at a time works on a folder, others wait for it (a lock on `NAME.lock`), so that
@@ -27,6 +28,7 @@ import structlog
 
 from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason, of_os
 from flexmarl.fetch.remote import Digest, Remote, RemoteFile
+from flexmarl.fetch.versions import NEWEST, choose, chosen, folder_for
 
 log = structlog.get_logger()
 
@@ -34,6 +36,8 @@ AT_ONCE = 4
 """Files."""
 ATTEMPTS = 6
 """In a row that bring no byte, before the server counts as unreachable: about 30 s."""
+ATTEMPTS_AGAIN = 2
+"""To ask whether what is there has changed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 REPORT_SECONDS = 10.0
 MARKER = ".flexmarl.json"
@@ -50,6 +54,8 @@ class Transfer:
     total: int = 0
     done: int = 0
     resumed: int = 0
+    unchecked: str = ""
+    """Why the server could not be asked, if it was to be and what was there is used."""
     stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,27 +65,47 @@ class Transfer:
             self.resumed += count if resumed else 0
 
 
-def download(remote: Remote, folder: Path) -> Transfer:
-    """Make `folder`; at once when it is there. FetchError."""
+def download(remote: Remote, base: Path, reader: str = "") -> tuple[Path, Transfer]:
+    """The folder with what `remote` has now, made unless it is there; FetchError.
+
+    `reader`: from now on it reads that one; the choice that it made before stays.
+    """
     transfer = Transfer()
-    if folder.is_dir():
-        return transfer
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            if not folder.is_dir():
-                _make(remote, folder, transfer)
+        base.parent.mkdir(parents=True, exist_ok=True)
+        with locked(base):
+            folder = chosen(base, reader)
+            if folder is None:
+                folder = _newest(remote, base, transfer)
+                for one in filter(None, (NEWEST, reader)):
+                    choose(base, one, folder)
     except OSError as error:
-        raise of_os(error, remote.uri, folder.parent) from error
-    return transfer
+        raise of_os(error, remote.uri, base.parent) from error
+    return folder, transfer
 
 
-def _make(remote: Remote, folder: Path, transfer: Transfer) -> None:
-    files = patiently(remote.uri, remote.files)
+def _newest(remote: Remote, base: Path, transfer: Transfer) -> Path:
+    before = chosen(base, NEWEST)
+    try:
+        files = patiently(remote.uri, remote.files, ATTEMPTS_AGAIN if before else ATTEMPTS)
+    except FetchError as error:
+        if before is None or error.reason is not Reason.UNREACHABLE:
+            raise
+        log.warning("cannot be asked, what is there is used", uri=remote.uri, why=str(error))
+        transfer.unchecked = str(error)
+        return before
+    folder = folder_for(base, files)
+    if not folder.is_dir():
+        _make(remote, files, base.with_name(f"{base.name}.partial"), folder, transfer)
+    return folder
+
+
+def _make(
+    remote: Remote, files: Sequence[RemoteFile], partial: Path, folder: Path, transfer: Transfer
+) -> None:
     if not files:
         says = "none of its files is one that is wanted (safetensors, json, tokenizer.model)"
         raise FetchError(remote.uri, Reason.NOT_FOUND, says)
-    partial = folder.with_name(f"{folder.name}.partial")
     (partial / PARTS).mkdir(parents=True, exist_ok=True)
     _forget_what_changed(remote.uri, partial, files)
     transfer.total = sum(file.size for file in files)
@@ -171,7 +197,7 @@ def _transfer(remote: Remote, file: RemoteFile, part: Path, transfer: Transfer) 
     return hasher.hexdigest()
 
 
-def patiently(uri: str, call: Callable[[], ResultT]) -> ResultT:
+def patiently(uri: str, call: Callable[[], ResultT], attempts: int = 0) -> ResultT:
     """What `call` returns, tried again while it is interrupted."""
     failures = 0
     while True:
@@ -179,11 +205,11 @@ def patiently(uri: str, call: Callable[[], ResultT]) -> ResultT:
             return call()
         except InterruptedReadError as error:
             failures += 1
-            _pause(uri, failures, error)
+            _pause(uri, failures, error, attempts or ATTEMPTS)
 
 
-def _pause(uri: str, failures: int, error: InterruptedReadError) -> None:
-    if failures >= ATTEMPTS:
+def _pause(uri: str, failures: int, error: InterruptedReadError, attempts: int = 0) -> None:
+    if failures >= (attempts or ATTEMPTS):
         says = f"cannot be reached: {error}; check the network and the address"
         raise FetchError(uri, Reason.UNREACHABLE, says) from error
     log.warning("interrupted, going on", uri=uri, why=str(error), attempt=failures)

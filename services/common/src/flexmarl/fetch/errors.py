@@ -13,6 +13,8 @@ class Reason(StrEnum):
     """The reason of the condition ModelsFetched."""
 
     INVALID_URI = "InvalidURI"
+    INVALID_SETTING = "InvalidSetting"
+    """Of an address, a key or a switch in the environment."""
     NOT_FOUND = "SourceNotFound"
     DENIED = "AccessDenied"
     DAMAGED = "SourceDamaged"
@@ -21,7 +23,15 @@ class Reason(StrEnum):
     NO_CACHE = "CacheUnusable"
 
 
-HOPELESS = frozenset({Reason.INVALID_URI, Reason.NOT_FOUND, Reason.DENIED, Reason.DAMAGED})
+HOPELESS = frozenset(
+    {
+        Reason.INVALID_URI,
+        Reason.INVALID_SETTING,
+        Reason.NOT_FOUND,
+        Reason.DENIED,
+        Reason.DAMAGED,
+    }
+)
 """Trying again as it is cannot mend these."""
 
 

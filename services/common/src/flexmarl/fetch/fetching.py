@@ -14,9 +14,9 @@ from flexmarl.fetch.sources import (
     GitSource,
     HubSource,
     Part,
-    S3Source,
     fetched,
     folder_of,
+    read_by,
     source_of,
 )
 
@@ -31,6 +31,8 @@ class Fetched:
     resumed: int = 0
     """Bytes of an earlier try that were of use."""
     seconds: float = 0.0
+    unchecked: str = ""
+    """Why nobody could be asked whether what was there is the newest."""
 
 
 def fetch(
@@ -38,41 +40,49 @@ def fetch(
     part: Part = Part.ALL,
     root: Path | None = None,
     given: Mapping[str, str] | None = None,
+    *,
+    reader: str | None = None,
 ) -> Fetched:
     """Bring `uri` into the cache below `root` unless it is there; FetchError.
 
     `given`: addresses and keys that go before those of the environment, by the same names.
+    `reader` None: what is there will do, and is not asked for. Else the server is asked what it has
+    now, unless that cannot change, or this reader (a job; empty: none) has been told before.
     """
     source = source_of(uri)
     if source is None:
         return Fetched(uri, None)
-    there = fetched(uri, part, root)
+    final = reader is None or isinstance(source, GitSource) or source.final
+    there = fetched(uri, part, root) if final else read_by(reader or "", uri, part, root)
     if there is not None:
         return Fetched(uri, there)
-    folder, began = folder_of(uri, part, root), time.monotonic()
+    base, began = folder_of(uri, part, root), time.monotonic()
     given = given or {}
-    settings = FetchSettings.of(given)
-    brought = resumed = 0
-    match source:
-        case GitSource():
-            from flexmarl.fetch.git import checkout
+    if isinstance(source, GitSource):
+        from flexmarl.fetch.git import checkout
 
-            checkout(source, folder, settings)
-            brought = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        case HubSource():
-            from flexmarl.fetch.download import download
-            from flexmarl.fetch.hub import Hub
+        checkout(source, base, FetchSettings.of(given))
+        brought = sum(path.stat().st_size for path in base.rglob("*") if path.is_file())
+        return Fetched(uri, base, brought, seconds=time.monotonic() - began)
+    from flexmarl.fetch.download import download
 
-            with Hub(source, part, settings) as hub:
-                transfer = download(hub, folder)
-            brought, resumed = transfer.done - transfer.resumed, transfer.resumed
-        case S3Source():
-            from flexmarl.fetch.download import download
-            from flexmarl.fetch.s3 import S3
+    if isinstance(source, HubSource):
+        from flexmarl.fetch.hub import Hub
 
-            transfer = download(S3(source, part, given), folder)
-            brought, resumed = transfer.done - transfer.resumed, transfer.resumed
-    return Fetched(uri, folder, brought, resumed, time.monotonic() - began)
+        with Hub(source, part, FetchSettings.of(given)) as hub:
+            folder, transfer = download(hub, base, reader or "")
+    else:
+        from flexmarl.fetch.s3 import S3
+
+        folder, transfer = download(S3(source, part, given), base, reader or "")
+    return Fetched(
+        uri,
+        folder,
+        transfer.done - transfer.resumed,
+        transfer.resumed,
+        time.monotonic() - began,
+        transfer.unchecked,
+    )
 
 
 def copy_into(found: Fetched, into: Path) -> None:

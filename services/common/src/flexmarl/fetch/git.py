@@ -49,12 +49,12 @@ def checkout(source: GitSource, folder: Path, settings: FetchSettings) -> None:
 def _clone(source: GitSource, partial: Path, settings: FetchSettings) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    password = settings.git_password.get_secret_value() if settings.git_password else None
+    password = _sent(settings.git_password.get_secret_value()) if settings.git_password else None
     pool = _Pool(timeout=Timeout(connect=10, read=60), retries=False)
     client = HttpGitClient(
         source.url,
         pool_manager=pool,
-        username=settings.git_username or ("token" if password else None),
+        username=_sent(settings.git_username) or ("token" if password else None),
         password=password,
         quiet=True,
     )
@@ -96,6 +96,11 @@ def _clone(source: GitSource, partial: Path, settings: FetchSettings) -> None:
     shutil.rmtree(partial / ".git")
     marker = json.dumps({"uri": source.uri, "commit": commit})
     (partial / MARKER).write_text(marker + "\n", encoding="utf-8")
+
+
+def _sent(text: str) -> str:
+    """What urllib3, which writes it in Latin-1, sends as UTF-8: so does git."""
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 class _Pool(PoolManager):

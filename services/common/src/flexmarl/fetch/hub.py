@@ -14,7 +14,7 @@ import httpx
 
 from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason
 from flexmarl.fetch.remote import Digest, RemoteFile
-from flexmarl.fetch.settings import FetchSettings
+from flexmarl.fetch.settings import FetchSettings, address, key
 from flexmarl.fetch.sources import HubSource, Part, wanted
 
 TIMEOUT = httpx.Timeout(30, connect=10)
@@ -28,12 +28,12 @@ class Hub:
     def __init__(self, source: HubSource, part: Part, settings: FetchSettings) -> None:
         self.uri = source.uri
         self._source, self._part = source, part
-        self._endpoint = settings.hf_endpoint.rstrip("/")
+        self._endpoint = address(self.uri, "HF_ENDPOINT", settings.hf_endpoint)
         token = settings.hf_token.get_secret_value() if settings.hf_token else ""
         self._has_token = bool(token)
         headers = {"User-Agent": "flexmarl", "Accept-Encoding": "identity"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"  # httpx drops it at another host
+        if token:  # httpx drops it at another host
+            headers["Authorization"] = f"Bearer {key(self.uri, 'HF_TOKEN', token)}"
         self._client = httpx.Client(headers=headers, timeout=TIMEOUT, follow_redirects=True)
         self._commit = source.revision
 
@@ -54,7 +54,7 @@ class Hub:
             self._commit = str(found["sha"])
             files = [_file(entry) for entry in found["siblings"]]
         except httpx.HTTPError as error:
-            raise InterruptedReadError(self._words(error)) from error
+            raise self._broken(error) from error
         except (ValueError, KeyError, TypeError) as error:
             says = f"{self._endpoint} does not answer as a hub does; check HF_ENDPOINT"
             raise FetchError(self.uri, Reason.UNREACHABLE, says) from error
@@ -77,10 +77,12 @@ class Hub:
                     yield chunk[passed_over:]
                     passed_over = 0
         except httpx.HTTPError as error:
-            raise InterruptedReadError(self._words(error)) from error
+            raise self._broken(error) from error
 
-    def _words(self, error: httpx.HTTPError) -> str:
-        return f"{self._endpoint}: {error or type(error).__name__}"
+    def _broken(self, error: httpx.HTTPError) -> InterruptedReadError:
+        ours = isinstance(error, httpx.LocalProtocolError)  # its words quote what was to be sent
+        says = type(error).__name__ if ours else str(error) or type(error).__name__
+        return InterruptedReadError(f"{self._endpoint}: {says}")
 
     def _refuse(self, answer: httpx.Response) -> None:
         status = answer.status_code

@@ -18,10 +18,12 @@ from obstore.store import S3Store
 
 from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason
 from flexmarl.fetch.remote import Digest, RemoteFile
+from flexmarl.fetch.settings import address, cleaned, key
 from flexmarl.fetch.sources import Part, S3Source, wanted
+from flexmarl.runtime.settings import variables
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Config
 
 CHUNK = 1 << 16
@@ -35,6 +37,9 @@ KEYS = {
     "AWS_SKIP_SIGNATURE": "skip_signature",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
 }
+_SWITCHES = ("AWS_SKIP_SIGNATURE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+_SWITCH = re.compile(r"true|false|yes|no|on|off|[yn10]", re.IGNORECASE)
+_REGION = re.compile(r"[\w.-]+", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _URL = re.compile(r"(?<=://)[^\s/?)]+")
 _DENIED = re.compile(
@@ -53,36 +58,23 @@ class S3:
         self._source, self._part = source, part
         self._keys: dict[str, str] = {}
         self._tags: dict[str, str] = {}
-        self._store = S3Store(
-            source.bucket,
-            config=cast("S3Config", {KEYS[name]: given[name] for name in KEYS if name in given}),
-            client_options={
-                "connect_timeout": timedelta(seconds=10),
-                "read_timeout": timedelta(seconds=30),
-                "timeout": timedelta(days=7),  # of a whole file
-                "allow_http": True,  # as its endpoint says
-            },
-            retry_config={  # ours goes on where a transfer stopped
-                "max_retries": 1,
-                "backoff": {
-                    "init_backoff": timedelta(seconds=0.1),
-                    "max_backoff": timedelta(seconds=1),
-                    "base": 2,
-                },
-                "retry_timeout": timedelta(seconds=10),
-            },
-        )
+        self._store = _store(source, given)
 
     def files(self) -> Sequence[RemoteFile]:
         prefix = self._source.prefix
         try:
             below = [meta for batch in obstore.list(self._store, prefix) for meta in batch]
-            named = {meta["path"].removeprefix(f"{prefix}/"): meta for meta in below}
-            if not below:
+            named = {
+                meta["path"].removeprefix(f"{prefix}/"): meta
+                for meta in below
+                if meta["path"] != prefix  # the marker of the folder itself
+            }
+            names = wanted(self._without_markers(named), self._part)
+            if not named:
                 named = {prefix.rpartition("/")[2]: obstore.head(self._store, prefix)}
+                names = set(named)
         except (exceptions.BaseError, OSError) as error:
             raise self._words(error) from error
-        names = wanted(named, self._part) if below else set(named)
         found = []
         for name in sorted(names):
             meta = named[name]
@@ -94,6 +86,19 @@ class S3:
             version = tag or meta["last_modified"].isoformat()
             found.append(RemoteFile(name, meta["size"], version, digest))
         return found
+
+    def _without_markers(self, named: Mapping[str, ObjectMeta]) -> set[str]:
+        """Consoles make an empty object for each folder. FetchError: no folder can be like that."""
+        folders = {
+            "/".join(parts[:depth])
+            for parts in (name.split("/") for name in named)
+            for depth in range(1, len(parts))
+        }
+        both = [name for name in folders & named.keys() if named[name]["size"]]
+        if both:
+            says = f"{both[0]} is an object and a folder of others; rename one of them"
+            raise FetchError(self.uri, Reason.DAMAGED, says)
+        return named.keys() - folders
 
     def read(self, file: RemoteFile, offset: int) -> Generator[bytes, None, None]:
         try:
@@ -130,3 +135,59 @@ class S3:
         where = host[0] if host else f"the server of bucket {bucket}"
         reason = text.partition("\n")[0].rpartition(": ")[2][:200]
         return InterruptedReadError(f"{where}: {reason} (check AWS_ENDPOINT_URL)")
+
+
+def _store(source: S3Source, given: Mapping[str, str]) -> S3Store:
+    """FetchError: no client can be made, or it would panic at its first request."""
+    config = _config(source.uri, given)
+    try:
+        return S3Store(
+            source.bucket,
+            config=cast("S3Config", config),
+            client_options={
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": timedelta(seconds=30),
+                "timeout": timedelta(days=7),  # of a whole file
+                "allow_http": True,  # as its endpoint says
+            },
+            retry_config={  # ours goes on where a transfer stopped
+                "max_retries": 1,
+                "backoff": {
+                    "init_backoff": timedelta(seconds=0.1),
+                    "max_backoff": timedelta(seconds=1),
+                    "base": 2,
+                },
+                "retry_timeout": timedelta(seconds=10),
+            },
+        )
+    except exceptions.BaseError as error:  # of variables that only the client knows
+        says = "one of the variables AWS_* in the environment cannot be read; mend or unset it"
+        raise FetchError(source.uri, Reason.INVALID_SETTING, says) from error
+
+
+def _config(uri: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Of the client, by its own names: `given` before the environment, which it would read."""
+    around = {f"AWS_{name}": value for name, value in variables("AWS_").items()}
+    known = {
+        name: value for name, value in cleaned(around | cleaned(given)).items() if name in KEYS
+    }
+    for name, value in known.items():
+        if name == "AWS_ENDPOINT_URL":
+            known[name] = address(uri, name, value)
+        elif name in _SWITCHES:
+            _check(uri, name, _SWITCH.fullmatch(value), "true or false")
+        elif name.endswith("REGION"):
+            _check(uri, name, _REGION.fullmatch(value), "the name of a region")
+        else:
+            key(uri, name, value)
+    pair = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    if sum(name in known for name in pair) == 1:
+        raise FetchError(uri, Reason.DENIED, f"{' and '.join(pair)} are needed both")
+    for name in around.keys() - known.keys():
+        _check(uri, name, name not in ("AWS_ENDPOINT_URL", *_SWITCHES), "unset, for it is empty")
+    return {KEYS[name]: value for name, value in known.items()}
+
+
+def _check(uri: str, name: str, good: object, should_be: str) -> None:
+    if not good:
+        raise FetchError(uri, Reason.INVALID_SETTING, f"{name} must be {should_be}")

@@ -11,7 +11,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from flexmarl.fetch.errors import FetchError, Reason
-from flexmarl.runtime.settings import cache_dir
+from flexmarl.fetch.versions import NEWEST, chosen
+from flexmarl.runtime.settings import cache_dir, cache_reader
 
 
 class Part(StrEnum):
@@ -29,6 +30,10 @@ PATTERNS = {
     Part.MODEL: (*_TOKENIZER, "*.safetensors"),
     Part.ALL: ("*",),
 }
+_WIDER = {
+    Part.TOKENIZER: (Part.TOKENIZER, Part.MODEL, Part.ALL),
+    Part.MODEL: (Part.MODEL, Part.ALL),
+}
 CLAIMS = Path("/claims")
 """Where a pod has the volumes that `pvc://claim/path` names, each under its claim's name."""
 NOT_FETCHED = ("random", "gym", "bytes", "file", "pvc", "pypi")
@@ -36,6 +41,9 @@ NOT_FETCHED = ("random", "gym", "bytes", "file", "pvc", "pypi")
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?", re.ASCII | re.IGNORECASE)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,11 @@ class HubSource:
     name: str
     revision: str
 
+    @property
+    def final(self) -> bool:
+        """What it names is the same for ever."""
+        return _COMMIT.fullmatch(self.revision) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class S3Source:
@@ -56,6 +69,7 @@ class S3Source:
     uri: str
     bucket: str
     prefix: str
+    final = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,9 @@ def source_of(uri: str) -> Source | None:
     scheme, found, rest = uri.partition("://")
     if found and scheme in NOT_FETCHED:
         return None
+    if _UNPRINTABLE.search(uri):
+        shown = uri.encode("unicode_escape").decode("ascii")
+        raise FetchError(shown, Reason.INVALID_URI, "holds a line end or the like; write it anew")
     match scheme:
         case "hf":
             return _hub(uri, rest)
@@ -88,20 +105,28 @@ def source_of(uri: str) -> Source | None:
 
 
 def folder_of(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path:
-    """Where the files of `uri` are, once they are fetched: `<cache>/<scheme>/<hash>`."""
+    """Where the files of `uri` are, once they are fetched: `<cache>/<scheme>/<hash>`, with the
+    version behind it where there may be several (`versions`)."""
     named = hashlib.sha256(f"{uri}#{part}".encode()).hexdigest()[:24]
     return (root or cache_dir()) / uri.partition("://")[0] / named
 
 
-def fetched(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path | None:
-    """The folder with all that is wanted of `uri`, if it has been fetched."""
-    wider = {
-        Part.TOKENIZER: (Part.TOKENIZER, Part.MODEL, Part.ALL),
-        Part.MODEL: (Part.MODEL, Part.ALL),
-    }
-    for one in wider.get(part, (part,)):
-        folder = folder_of(uri, one, root)
-        if folder.is_dir():
+def fetched(
+    uri: str, part: Part = Part.ALL, root: Path | None = None, job: str = ""
+) -> Path | None:
+    """The folder with all that is wanted of `uri`, if it has been fetched: what `job` (by default
+    that of this process) reads, else the newest."""
+    for reader in (job or cache_reader(), NEWEST):
+        if folder := read_by(reader, uri, part, root):
+            return folder
+    bases = [folder_of(uri, one, root) for one in _WIDER.get(part, (part,))]
+    return next((base for base in bases if base.is_dir()), None)
+
+
+def read_by(reader: str, uri: str, part: Part, root: Path | None = None) -> Path | None:
+    """The folder with all that is wanted of `uri` that `reader` has been told to read."""
+    for one in _WIDER.get(part, (part,)):
+        if folder := chosen(folder_of(uri, one, root), reader):
             return folder
     return None
 
@@ -109,7 +134,7 @@ def fetched(uri: str, part: Part = Part.ALL, root: Path | None = None) -> Path |
 def mounted(uri: str) -> Path:
     """Where a pod finds what `pvc://claim/path` names; FetchError: badly written."""
     claim, _, path = uri.removeprefix("pvc://").partition("/")
-    if not claim or ".." in Path(path).parts:
+    if claim in ("", ".", "..") or path.startswith("/") or ".." in Path(path).parts:
         raise FetchError(uri, Reason.INVALID_URI, "write pvc://claim/path")
     return CLAIMS / claim / path
 
@@ -145,6 +170,7 @@ def _git(uri: str) -> GitSource:
     if "@" in host:
         says = "a password has no place in a URI; give it as GIT_USERNAME and GIT_PASSWORD"
         raise FetchError(f"git+{scheme}://{host.rpartition('@')[2]}", Reason.INVALID_URI, says)
-    if not host or not path:
+    found = _HOST.fullmatch(host)
+    if not found or not 0 < int(found["port"] or 443) < 1 << 16 or not path:
         raise FetchError(uri, Reason.INVALID_URI, "write git+https://host/repository@ref")
     return GitSource(uri, f"{scheme}://{host}/{path}", ref)

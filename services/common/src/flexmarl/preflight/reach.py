@@ -6,6 +6,7 @@ connection made or refused. What is dropped on the way is found.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -19,6 +20,10 @@ SECONDS = 20.0
 ONE_SECONDS = 4.0
 AGAIN_SECONDS = 0.3
 PORT = 6379
+LONGEST = 500
+"""Bytes of an answer that are read."""
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%\w+)?", re.ASCII)
+_DATABASE = re.compile(r"(/\d*)?", re.ASCII)
 
 
 def experience(address: str, patience: float = SECONDS) -> Iterator[Found]:
@@ -28,7 +33,7 @@ def experience(address: str, patience: float = SECONDS) -> Iterator[Found]:
         try:
             with socket.create_connection((host, int(port)), timeout=ONE_SECONDS):
                 return None
-        except (socket.gaierror, TimeoutError) as error:
+        except (socket.gaierror, TimeoutError, UnicodeError) as error:
             return str(error)
         except OSError:
             return None  # refused, as long as nobody is ready; how depends on the cluster
@@ -42,9 +47,16 @@ def experience(address: str, patience: float = SECONDS) -> Iterator[Found]:
 
 
 def store(url: str, ca_file: str = "", patience: float = SECONDS) -> Iterator[Found]:
-    """`url` as of Redis; what is said of it has no password in it."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+    """`url` as of Redis, out of a Secret: nothing of it but host and port is ever said."""
+    if url.startswith("unix:"):
+        return  # of a store in the pod, which starts along with the process
+    parts = _parts(url)
+    if parts is None:
+        says = (
+            "the URL of the store cannot be read; write redis://USER:PASSWORD@HOST:PORT or "
+            "rediss://..., with %2F, %40, %3A, %23 and %3F for /, @, :, # and ? in a password"
+        )
+        yield Found(reason="StoreURLInvalid", message=says, kind=Kind.HOPELESS)
         return
     where = f"{parts.hostname}:{parts.port or PORT}"
     denied = False
@@ -53,10 +65,12 @@ def store(url: str, ca_file: str = "", patience: float = SECONDS) -> Iterator[Fo
         nonlocal denied
         try:
             said = _ping(parts, ca_file)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # names that are too long are no OSError
             denied = False
             return str(error)
         denied = said.startswith(("-WRONGPASS", "-NOAUTH", "-ERR"))
+        if not said.startswith(("+", "-")):
+            return "what listens there does not speak as Redis does"
         return said[1:] if denied or said.startswith("-LOADING") else None
 
     trouble = _patiently(ask, patience)
@@ -69,6 +83,26 @@ def store(url: str, ca_file: str = "", patience: float = SECONDS) -> Iterator[Fo
             "network policies let this pod reach it"
         )
         yield Found(reason="StoreUnreachable", message=says, kind=Kind.PASSING)
+
+
+def _parts(url: str) -> SplitResult | None:
+    """None: it is none. A password with a slash in it would make its head the name of a host, so
+    that a host and a port are all there may be before the number of a database."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    good = (
+        parts.scheme in ("redis", "rediss")
+        and parts.hostname
+        and _HOST.fullmatch(parts.hostname)
+        and (port is None or port)
+        and _DATABASE.fullmatch(parts.path)
+        and not parts.fragment
+        and "@" not in parts.path + parts.query
+    )
+    return parts if good else None
 
 
 def _patiently(ask: Callable[[], str | None], patience: float) -> str | None:
@@ -92,20 +126,23 @@ def _ping(parts: SplitResult, ca_file: str) -> str:
 
 def _ask(connection: socket.socket, parts: SplitResult) -> str:
     commands: list[tuple[str, ...]] = [("PING",)]
-    if parts.password:
-        login = (unquote(parts.username or ""), unquote(parts.password))
-        commands.insert(0, ("AUTH", *(word for word in login if word)))
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if password:
+        commands.insert(0, ("AUTH", *([user] if user else []), password))
     with connection.makefile("rwb") as stream:
         said = ""
         for command in commands:
             stream.write(b"*%d\r\n" % len(command))
             for word in command:
-                raw = word.encode()
+                raw = word.encode("utf-8", "surrogateescape")
                 stream.write(b"$%d\r\n%b\r\n" % (len(raw), raw))
             stream.flush()
-            said = stream.readline().decode(errors="replace").strip()
+            said = stream.readline(LONGEST).decode(errors="replace").strip()
             if not said:
                 raise ConnectionResetError("it closes the connection")
-            if said.startswith("-"):
+            if not said.startswith("+"):
                 break
-        return said
+        code, blank, rest = said.partition(" ")
+        if password:  # who does not know the command repeats it
+            rest = rest.replace(password, "***")
+        return f"{code}{blank}{rest}"

@@ -23,7 +23,7 @@ def run(plan: str, message: Path | None = None) -> int:
         from flexmarl.runtime.logging import configure
 
         configure("preflight", "json")
-    report = prepare(wanted, os.environ.get(STORE_URL, ""))
+    report = prepare(wanted, os.environ.get(STORE_URL, "").strip())
     for found in report.findings:
         print(f"{found.reason}: {found.message}", file=sys.stderr)
     if message is not None:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -50,7 +50,8 @@ class Settings(BaseSettings):
     """Engine: the policy it serves."""
     pool: str = ""
     """Engine: the pool it belongs to, instead of a policy of its own."""
-    store_url: str = ""
+    store_url: Annotated[str, StringConstraints(strip_whitespace=True)] = ""
+    """Out of a Secret, perhaps with a line end."""
     experience: str = ""
     """Address of the experience service."""
     weights: str = ""
@@ -81,13 +82,19 @@ def variables(prefix: str) -> dict[str, str]:
 
 
 class _Cache(BaseSettings):
-    """The XDG base directory for what can be made again."""
+    """The XDG base directory for what can be made again, and the job that reads it."""
 
     model_config = SettingsConfigDict(frozen=True)
 
     xdg_cache_home: Path = Path("~/.cache")
+    flexmarl_job_uid: str = ""
 
 
 def cache_dir() -> Path:
     """Where downloads and conversions are kept between jobs: $XDG_CACHE_HOME/flexmarl."""
     return _Cache().xdg_cache_home.expanduser() / "flexmarl"
+
+
+def cache_reader() -> str:
+    """The job of this process, whose pods read one version of each source; empty: none."""
+    return _Cache().flexmarl_job_uid

@@ -53,7 +53,9 @@ def command(
     brought: list[Fetched] = []
     try:
         for uri in uris or ():
-            found = fetch(uri, Part(part))
+            found = fetch(uri, Part(part), reader="")
+            if found.unchecked:
+                warn(f"{found.unchecked}; what the cache holds is used")
             say(f"{uri}: {found.folder or 'nothing to fetch'}")
             if into and found.folder:
                 copy_into(found, into)
