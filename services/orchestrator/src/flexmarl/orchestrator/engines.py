@@ -96,6 +96,15 @@ class Engines:
                 self._follow(group)
                 await self._joined.wait()
 
+    def away(self) -> list[str]:
+        """Engines that fail, where no other answers in their place."""
+        return [
+            f"{engine}: {engine.trouble}"
+            for crew in self._crews
+            for engine in crew.engines
+            if engine.away_since is not None and not any(one.answers for one in crew.engines)
+        ]
+
     def look(self) -> None:
         """Somebody has come or gone."""
         self._joined.set()

@@ -41,6 +41,8 @@ class Workers:
         self._stubs, self._limits = stubs, limits
         self._outstanding: Counter[str] = Counter()
         self._failed_at: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
+        """What was said last by those that have not played a group since."""
 
     def capacity(self, episodes: int) -> int:
         """How many groups of that many episodes may be in flight at once."""
@@ -62,13 +64,22 @@ class Workers:
         worker = choose_worker(here, resting)
         self._outstanding[worker] += 1
         try:
-            return worker, await self._stubs[worker].RunGroup(request, timeout=seconds)
+            finished = await self._stubs[worker].RunGroup(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             if fault_of(error) is Fault.PEER:
                 self._note(worker, error)
             raise
+        else:
+            self._trouble.pop(worker, None)
+            return worker, finished
         finally:
             self._outstanding[worker] -= 1
+
+    def away(self) -> list[str]:
+        """Workers that cannot play, where none can."""
+        if not all(worker in self._trouble for worker in self._stubs):
+            return []
+        return [f"worker at {worker}: {self._trouble[worker]}" for worker in sorted(self._stubs)]
 
     async def place(
         self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
@@ -104,6 +115,8 @@ class Workers:
                 "worker fails, its groups are issued again", worker=worker, error=says(error)
             )
         self._failed_at[worker] = now
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:  # no room is no trouble
+            self._trouble[worker] = says(error)
 
 
 class Owner(Protocol):

@@ -1,6 +1,8 @@
 """Every bound of the orchestrator in one place, in seconds unless it says otherwise."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +13,9 @@ class Limits:
     """Until every service has to be healthy."""
     unreachable: float = 300
     """How long one service may stay away before the job fails; its supervisor may fail it first."""
+    store: float = 120
+    """How long the experience service, or its store, may stay away before this process ends and is
+    started again."""
     worked: float = 60
     """A call that lasted this long before it failed is no sign that its server was away."""
     short_call: float = 10
@@ -54,3 +59,8 @@ class Limits:
     """Consecutive steps of which the filter dropped all it may after which the job fails."""
     recoveries: int = 5
     """Roll-backs and take-overs in a row without a finished step after which the job fails."""
+
+    def where_pods_come_back(self) -> Self:
+        """Those of a job on a cluster: who is away is the platform's to bring back, or to give up,
+        and `activeDeadlineSeconds` says how long that may take. The job waits and says for whom."""
+        return replace(self, start=math.inf, unreachable=math.inf, store=math.inf)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import Gauge
 
@@ -14,6 +14,9 @@ from flexmarl.orchestrator.rundir import Phase, RunDir
 STEP = Gauge("flexmarl_orchestrator_step", "The step in progress; at the end, all of them.")
 SECONDS = 0.25
 """Between two looks at whether anything changed."""
+
+MOST, LONGEST = 3, 200
+"""Of those that are waited for, and characters of each."""
 
 Counts = Callable[[], tuple[int, int]]
 """Groups done, and all of them."""
@@ -26,6 +29,7 @@ class Report:
         self._files, self._steps, self._desk = files, steps, desk
         self._phase, self._step, self._message = Phase.STARTING, 0, ""
         self._groups: Counts | None = None
+        self._awaited: Callable[[], Sequence[str]] = tuple
         self._said: dict[str, object] = {}
         self._serial = 0
 
@@ -37,6 +41,10 @@ class Report:
             self._step = step
             STEP.set(step)
 
+    def waits_for(self, who: Callable[[], Sequence[str]]) -> None:
+        """From now on `who` says who is away."""
+        self._awaited = who
+
     async def say(self) -> None:
         """Write it unless that has been said."""
         done, total = self._groups() if self._groups else (0, 0)
@@ -46,13 +54,23 @@ class Report:
             "steps": self._steps,
             "groups_done": done,
             "groups_total": total,
-            "message": self._message,
+            "message": self._words(),
         }
         if value != self._said:
             self._said, self._serial = value, self._serial + 1
             self._desk.said = value
             told = value | {"time": time.time()}
             await asyncio.to_thread(self._files.progress, self._serial, told)
+
+    def _words(self) -> str:
+        away = () if self._phase in (Phase.COMPLETE, Phase.FAILED) else self._awaited()
+        if not away:
+            return self._message
+        shown = ", ".join(
+            one if len(one) <= LONGEST else f"{one[:LONGEST]}..." for one in away[:MOST]
+        )
+        more = f" and {len(away) - MOST} more" if len(away) > MOST else ""
+        return "; ".join(filter(None, (self._message, f"waiting for {shown}{more}")))
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -34,7 +34,7 @@ from flexmarl.orchestrator.position import (
 )
 from flexmarl.orchestrator.report import Report
 from flexmarl.orchestrator.rundir import Phase, RunDir, lines
-from flexmarl.orchestrator.services import Services, connected, named, wait_for_all, wait_for_some
+from flexmarl.orchestrator.services import Services, connected, named, wait_for_everyone
 from flexmarl.orchestrator.step import Parts
 from flexmarl.orchestrator.steps import Steps
 from flexmarl.orchestrator.summary import summary
@@ -65,6 +65,8 @@ async def run_job(
     is a crash, after which this can be called again.
     """
     limits, desk = limits or Limits(), desk or Desk()
+    if settings.discovery is not None:
+        limits = limits.where_pods_come_back()
     files = RunDir(settings.run_dir)
     report = Report(files, job.spec.steps, desk)
     try:
@@ -72,9 +74,10 @@ async def run_job(
             reporting = background.create_task(report.run())
             inputs = await asyncio.to_thread(read_inputs, job, settings, limits)
             addresses = named(job, settings)
-            async with connected(job, settings) as services:
-                await wait_for_all(addresses, limits.start)
-                await wait_for_some(services.directory, limits.start)
+            async with connected(job, settings, limits) as services:
+                await wait_for_everyone(
+                    addresses, services.directory, limits.start, report.waits_for
+                )
                 looking = background.create_task(services.directory.watch())
                 await Run(inputs, services, files, report, desk).to_the_end()
                 looking.cancel()
@@ -104,6 +107,7 @@ class Run:
         self._epochs: dict[str, int] = {}
         self._position = Position(0, time.time(), discard=True)
         self._recoveries = 0
+        self._store_away = False
         self._own = False
         """What the files say of where the job stands is of this very submission."""
 
@@ -167,6 +171,15 @@ class Run:
             self._job, directory.engines, directory.pools, self._limits, self._incarnation
         )
         directory.changed = engines.look
+        self._report.waits_for(
+            lambda: [
+                *(["the experience store"] if self._store_away else []),
+                *directory.missing(),
+                *training.away(),
+                *engines.away(),
+                *self._workers.away(),
+            ]
+        )
         binder = Binder(
             self._job,
             self._incarnation,
@@ -262,10 +275,14 @@ class Run:
         while True:
             await asyncio.sleep(self._limits.confirm)
             try:
-                fields = await self._services.experience.get_state()
-            except UnavailableError as error:
-                log.warning("the store is away", error=str(error))
+                async with asyncio.timeout(self._limits.short_call):
+                    fields = await self._services.experience.get_state()
+            except (UnavailableError, TimeoutError) as error:
+                if not self._store_away:
+                    log.warning("the store is away", error=str(error))
+                self._store_away = True
                 continue
+            self._store_away = False
             known = int(fields.get("incarnation", 0))
             if known > self._incarnation:
                 raise FencedError(f"incarnation {known} has taken over from {self._incarnation}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,9 +14,14 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import trainer_pb2_grpc
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.orchestrator.directory import SECONDS, Directory
+from flexmarl.orchestrator.limits import Limits
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.grpc import channel, wait_ready
 from flexmarl.runtime.settings import Settings
+
+ASK_SECONDS = 10.0
+"""For one to be ready, before it is looked up again."""
+SAY_SECONDS = 10.0
 
 log = structlog.get_logger()
 
@@ -69,46 +74,60 @@ def named(job: MARLJob, settings: Settings) -> dict[str, str]:
     return found
 
 
-async def wait_for_some(directory: Directory, seconds: float) -> None:
-    """Return once there is one of each kind; JobFailedError says what did not come."""
-    try:
-        async with asyncio.timeout(seconds):
-            await directory.look()
-            while directory.missing():
+async def wait_for_everyone(
+    addresses: Mapping[str, str],
+    directory: Directory,
+    seconds: float,
+    tell: Callable[[Callable[[], list[str]]], None],
+) -> None:
+    """Return once every service says SERVING, and there is one of each kind that comes and goes.
+
+    `tell` is given what says who is missing; so does JobFailedError when the time is over.
+    """
+    missing = dict(addresses)
+
+    def lacking() -> list[str]:
+        named = [f"{name} at {address}" for name, address in sorted(missing.items())]
+        return named + directory.missing()
+
+    async def one(name: str, address: str) -> None:
+        while name in missing:
+            try:
+                await wait_ready(address, ASK_SECONDS)
+            except TimeoutError:
+                continue  # by a new connection: its name may mean another pod by now
+            except grpc.aio.AioRpcError:  # it listens, and is not what it should be yet
                 await asyncio.sleep(SECONDS)
-                await directory.look()
+            else:
+                del missing[name]
+
+    async def some() -> None:
+        await directory.look()
+        while directory.missing():
+            await asyncio.sleep(SECONDS)
+            await directory.look()
+
+    async def say() -> None:
+        said: list[str] = []
+        while True:
+            await asyncio.sleep(SAY_SECONDS)
+            if (now := lacking()) != said:
+                said = now
+                log.info("waiting for services", missing=said)
+
+    tell(lacking)
+    try:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            saying = group.create_task(say())
+            await asyncio.gather(some(), *(one(*named) for named in addresses.items()))
+            saying.cancel()
     except TimeoutError:
-        listed = ", ".join(directory.missing())
+        listed = ", ".join(lacking())
         raise JobFailedError(f"not ready within {seconds:g} s: {listed}; see their logs") from None
 
 
-async def wait_for_all(addresses: dict[str, str], seconds: float) -> None:
-    """Return once every service says SERVING; JobFailedError names those that did not."""
-    missing = dict(addresses)
-
-    async def one(name: str, address: str) -> None:
-        try:
-            await wait_ready(address, seconds)
-        except TimeoutError:
-            return
-        del missing[name]
-
-    async def report() -> None:
-        while True:
-            await asyncio.sleep(10)
-            log.info("waiting for services", missing=sorted(missing))
-
-    async with asyncio.TaskGroup() as group:
-        reporter = group.create_task(report())
-        await asyncio.gather(*(one(name, address) for name, address in addresses.items()))
-        reporter.cancel()
-    if missing:
-        listed = ", ".join(f"{name} at {address}" for name, address in sorted(missing.items()))
-        raise JobFailedError(f"not ready within {seconds:g} s: {listed}; see their logs")
-
-
 @asynccontextmanager
-async def connected(job: MARLJob, settings: Settings) -> AsyncIterator[Services]:
+async def connected(job: MARLJob, settings: Settings, limits: Limits) -> AsyncIterator[Services]:
     """Channels to everyone, closed at the end of the block."""
     async with AsyncExitStack() as stack:
 
@@ -128,7 +147,7 @@ async def connected(job: MARLJob, settings: Settings) -> AsyncIterator[Services]
         directory.open()
         yield Services(
             experience=await stack.enter_async_context(
-                ExperienceClient(settings.experience, settings.token)
+                ExperienceClient(settings.experience, settings.token, patience=limits.store)
             ),
             directory=directory,
             trainers=[

@@ -86,8 +86,14 @@ class Training:
         self._bound: list[str | None] = [None] * len(self._homes)
         self._followed: set[str] = set()
         """Policies that stand where the job does: from now on their shared memory is right."""
+        self._failing: dict[int, str] = {}
+        """Slots that are not bound for the reason that is said."""
         self.weights: dict[str, WeightsRef] = {}
         """What each policy has published last."""
+
+    def away(self) -> list[str]:
+        """Trainers that are tried again and again, with what was said last."""
+        return [self._failing[slot] for slot in sorted(self._failing)]
 
     async def bind_all(self, standing: Standing) -> None:
         """Bind every policy once, so that all weights are published. StateLostError: one is not
@@ -159,6 +165,7 @@ class Training:
                 if now - since > self._limits.unreachable:
                     seconds = f"{self._limits.unreachable:g} s"
                     raise JobFailedError(f"{where} (failing for {seconds})") from error
+                self._failing[slot] = where
                 log.warning("trainer fails, binding again", slot=slot, policy=policy, error=where)
                 # A refused epoch is mended by the next one.
                 await asyncio.sleep(pause(1 if fault is Fault.FENCED else attempt))
@@ -196,6 +203,7 @@ class Training:
                 raise StateLostError(text) from error
             raise
         BINDS.labels(policy).inc()
+        self._failing.pop(slot, None)
         found = response.weights.version
         ahead = 0 if discard else 1  # it may have trained the step before anyone heard of it
         if not standing.version <= found <= standing.version + ahead:
