@@ -54,6 +54,26 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
     assert await indexes(store, "solver", epoch, 6) == [0, 1, 2]
 
 
+async def test_a_lease_of_some_indexes_hands_out_these_alone(store: Store) -> None:
+    await fill(store, 0, 6)
+    epoch = await store.take_epoch("solver")
+    first = await leased(store, "solver", epoch, 0, indexes=[1, 4, 5, 9], max_groups=2)
+    assert [group.id.index for group in first.groups] == [1, 4]
+    rest = await leased(store, "solver", epoch, 0, cursor=first.cursor, indexes=[1, 4, 5, 9])
+    assert [group.id.index for group in rest.groups] == [5]
+    nothing = await leased(store, "solver", epoch, 0, cursor=rest.cursor, indexes=[1, 4, 5, 9])
+    assert nothing == pb.LeaseResponse(cursor=rest.cursor)
+
+
+async def test_a_lease_waits_for_the_indexes_that_it_asks_for(store: Store) -> None:
+    incarnation = await fill(store, 0, 2)
+    epoch = await store.take_epoch("solver")
+    waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, indexes=[7], wait=60))
+    for index in (5, 7):
+        await append(store, sent(GroupId(incarnation, 0, index)))
+    assert [group.id.index for group in (await waiting).groups] == [7]
+
+
 async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None:
     incarnation = await store.take_incarnation()
     waiting = [

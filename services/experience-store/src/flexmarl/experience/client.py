@@ -172,8 +172,10 @@ class ExperienceClient:
         *,
         max_groups: int = 0,
         wait: float = 10.0,
+        indexes: Iterable[int] = (),
     ) -> Lease:
-        """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries).
+        """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries),
+        of these `indexes` alone if any are given.
 
         Waits up to `wait` seconds for the first; empty when none came. An index comes again only
         after the server lost its memory: fold by index, once.
@@ -185,6 +187,7 @@ class ExperienceClient:
             cursor=cursor,
             max_groups=max_groups,
             wait_ms=math.ceil(wait * 1000),
+            indexes=indexes,
         )
         started = time.perf_counter()
         groups, rest = read_lease(await self._call(self._lease, request, extra=wait))

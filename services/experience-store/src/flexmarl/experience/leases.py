@@ -54,15 +54,30 @@ class Leases:
         self._locate = redis.register_script(scripts.LOCATE)
         self._discard = redis.register_script(scripts.DISCARD)
 
-    async def read(self, policy: str, epoch: int, step: int, cursor: str, limit: int) -> Leased:
-        """What is there behind the cursor, at most `limit` groups; FencedError for an old epoch."""
+    async def read(
+        self,
+        policy: str,
+        epoch: int,
+        step: int,
+        cursor: str,
+        limit: int,
+        wanted: frozenset[int] = frozenset(),
+    ) -> Leased:
+        """What is there behind the cursor, at most `limit` groups; FencedError for an old epoch.
+
+        Of the `wanted` indexes alone, if there are any.
+        """
         keys = self._keys
         outcome, *rest = await self._locate(
             [keys.epoch(policy), keys.entries(policy, step)],
-            [epoch, f"({cursor};" if cursor else "-", limit],  # ";" follows ":" in the alphabet
+            # ";" follows ":" in the alphabet
+            [epoch, f"({cursor};" if cursor else "-", -1 if wanted else limit],
         )
         scripts.refuse_fenced("epoch", epoch, outcome, rest)
-        names = _within(MAX_LEASE_BYTES, [Name.parse(raw) for raw in rest[0]])
+        named = [Name.parse(raw) for raw in rest[0]]
+        if wanted:
+            named = [name for name in named if name.index in wanted][:limit]
+        names = _within(MAX_LEASE_BYTES, named)
         if not names:
             return Leased([], cursor)
         found = {name: self._fresh.take(policy, name.text) for name in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -24,7 +24,15 @@ class Groups(Protocol):
     async def take_epoch(self, policy: str) -> int: ...
     async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]: ...
     async def lease(
-        self, policy: str, epoch: int, step: int, *, cursor: str, max_groups: int, wait: float
+        self,
+        policy: str,
+        epoch: int,
+        step: int,
+        *,
+        cursor: str,
+        max_groups: int,
+        wait: float,
+        indexes: Collection[int] = (),
     ) -> bytes: ...
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
@@ -64,6 +72,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
             cursor=request.cursor,
             max_groups=request.max_groups,
             wait=request.wait_ms / 1000,
+            indexes=request.indexes,
         )
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:

@@ -18,7 +18,7 @@ staleness several steps lie mixed in one stream: leases and commits touch their 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -221,10 +221,11 @@ class Store:
         cursor: str = "",
         max_groups: int = 0,
         wait: float = 0.0,
+        indexes: Collection[int] = (),
     ) -> bytes:
         """Groups of the step behind the cursor, in order of arrival, as a LeaseResponse.
 
-        Waits for the first. At most `max_groups` (0: as many as one answer carries); after `wait`
+        Waits for the first. Of these `indexes` alone, if any are given. At most `max_groups` (0: as many as one answer carries); after `wait`
         seconds without any the answer is empty.
         """
         self._known(policy)
@@ -233,10 +234,11 @@ class Store:
         loop = asyncio.get_running_loop()
         started, waited = loop.time(), 0.0
         limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
+        wanted = frozenset(indexes)
         while True:
             arrival = self._arrivals.next()
             async with translated():
-                lease = await self._leases.read(policy, epoch, step, cursor, limit)
+                lease = await self._leases.read(policy, epoch, step, cursor, limit, wanted)
             cursor, left = lease.cursor, started + wait - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
                 return lease_message(lease.groups, cursor, waited)

@@ -36,15 +36,15 @@ async def lease_places(
     found: dict[tuple[int, int], LeasedGroup] = {}
     seconds = 0.0
     for step in sorted({step for step, _ in places}):
-        cursor = ""
-        while True:
+        wanted, cursor = {index for of, index in places if of == step}, ""
+        while wanted:
             lease = await experience.lease(
-                policy, epoch, step, cursor, max_groups=MAX_GROUPS, wait=0
+                policy, epoch, step, cursor, max_groups=MAX_GROUPS, wait=0, indexes=wanted
             )
             seconds += lease.seconds
             if not lease.groups:
                 break
             cursor = lease.cursor
-            named = {(step, group.id.index): group for group in lease.groups}
-            found |= {place: named[place] for place in places if place in named}  # free the others
+            found |= {(step, group.id.index): group for group in lease.groups}
+            wanted -= {group.id.index for group in lease.groups}
     return [found[place] for place in places if place in found], seconds

@@ -391,6 +391,7 @@ class LeaseRequest(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     MAX_GROUPS_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    INDEXES_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     step: _builtins.int
@@ -398,6 +399,10 @@ class LeaseRequest(_message.Message):
     """of the last answer; empty: from the start"""
     max_groups: _builtins.int
     wait_ms: _builtins.int
+    @_builtins.property
+    def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """these alone; none: all"""
+
     def __init__(
         self,
         *,
@@ -407,10 +412,11 @@ class LeaseRequest(_message.Message):
         cursor: _builtins.str = ...,
         max_groups: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        indexes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "epoch", b"epoch", "max_groups", b"max_groups", "policy", b"policy", "step", b"step", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "epoch", b"epoch", "indexes", b"indexes", "max_groups", b"max_groups", "policy", b"policy", "step", b"step", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
