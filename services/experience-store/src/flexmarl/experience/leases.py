@@ -60,6 +60,7 @@ class Leases:
         epoch: int,
         step: int,
         cursor: str,
+        *,
         limit: int,
         wanted: frozenset[int] = frozenset(),
     ) -> Leased:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 
+from flexmarl.experience.connection import NO_URL
 from flexmarl.experience.embedded import Directive, become, memory_bound
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.main import misconfigured
@@ -63,8 +64,8 @@ def administrator(url: str) -> tuple[str, str, int]:
     """Name, password and port; InvalidJobError when the URL lacks one."""
     try:
         parts: Mapping[str, object] = dict(parse_url(url))
-    except ValueError as error:
-        raise InvalidJobError(f"FLEXMARL_STORE_URL: {error}") from error
+    except ValueError:
+        raise InvalidJobError(f"FLEXMARL_STORE_URL: {NO_URL}") from None
     user, password = str(parts.get("username") or ""), str(parts.get("password") or "")
     port = parts.get("port", 6379)
     if "path" in parts or not user or not password or not isinstance(port, int):

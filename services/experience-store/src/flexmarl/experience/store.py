@@ -225,8 +225,8 @@ class Store:
     ) -> bytes:
         """Groups of the step behind the cursor, in order of arrival, as a LeaseResponse.
 
-        Waits for the first. Of these `indexes` alone, if any are given. At most `max_groups` (0: as many as one answer carries); after `wait`
-        seconds without any the answer is empty.
+        Of these `indexes` alone, if any are given. Waits for the first. At most `max_groups` (0: as
+        many as one answer carries); after `wait` seconds without any the answer is empty.
         """
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
@@ -238,7 +238,9 @@ class Store:
         while True:
             arrival = self._arrivals.next()
             async with translated():
-                lease = await self._leases.read(policy, epoch, step, cursor, limit, wanted)
+                lease = await self._leases.read(
+                    policy, epoch, step, cursor, limit=limit, wanted=wanted
+                )
             cursor, left = lease.cursor, started + wait - loop.time()
             if lease.groups or left <= 0 or self._arrivals.released:
                 return lease_message(lease.groups, cursor, waited)
