@@ -80,6 +80,22 @@ def api() -> Iterator[Api]:
     thread.join()
 
 
+@pytest.mark.parametrize("key", ["key\n", " key\r\n", "key"])
+async def test_blanks_around_a_key_are_not_sent(api: Api, key: str) -> None:
+    args = OpenAIArgs(base_url=api.url, model="judge-1", timeout=5)
+    async with ExternalPolicy("judge", args, key) as policy:
+        await policy.generate(CALL)
+    assert api.requests[0][1]["authorization"] == "Bearer key"
+
+
+@pytest.mark.parametrize("odd", ["\n", " ", "\u00fc", "\x7f", "\u2028"])
+def test_what_is_no_key_is_refused_and_not_repeated(odd: str) -> None:
+    args = OpenAIArgs(base_url="http://h", model="judge-1", api_key_env="JUDGE_KEY")
+    with pytest.raises(InvalidJobError, match="the key in JUDGE_KEY") as error:
+        ExternalPolicy("judge", args, f"s3cret{odd}s3cret")
+    assert "s3cret" not in str(error.value)
+
+
 async def test_a_turn_is_a_chat_completion(api: Api) -> None:
     async with api.policy() as judge:
         answer = await judge.generate(CALL)

@@ -64,8 +64,15 @@ class ExternalPolicy:
         attempts: int = ATTEMPTS,
         first_wait: float = FIRST_WAIT_SECONDS,
     ) -> None:
+        """InvalidJobError: `api_key`, out of a Secret, cannot be one."""
         self.name = name
         self._args = args
+        api_key = (api_key or "").strip()
+        if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+            raise InvalidJobError(  # a client would quote it
+                f"{self._field}: the key in {args.api_key_env} holds characters that no key has, "
+                "such as line ends"
+            )
         self._url = args.base_url.rstrip("/") + "/chat/completions"
         self._attempts, self._first_wait = attempts, first_wait
         self._http = httpx.AsyncClient(
