@@ -52,10 +52,11 @@ class World:
         """Everything, as the watches would bring it."""
         for kind in WATCHED:
             labels = "" if kind == "MARLJob" else JOB_LABEL
+            self.cache.begin()
             found = await self.cluster.listed(kind, self.namespace, labels=labels)
-            self.cache.resync(kind, found)
+            self.cache.compare(kind, found)
             for one in found:
-                self.cache.put(kind, one)
+                self.cache.mend(kind, one)
 
     async def look(self, key: Key) -> dict[str, Any]:
         """At everything; the status then."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.controller.capacity import Room, compared, quantity, requests, rooms
+from flexmarl.controller.capacity import Room, compared, empty, occupy, quantity, requests
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,18 @@ def pod(where: str, gpus: int, phase: str = "Running") -> dict[str, object]:
 def test_what_is_left_is_what_pods_that_run_did_not_take() -> None:
     nodes = [node("a", 4), node("b", 2), node("closed", 8, unschedulable=True)]
     pods = [pod("a", 3), pod("a", 1, "Succeeded"), pod("b", 2), pod("", 9)]
-    found = rooms(nodes, pods, exact=True)
-    assert [room.free["nvidia.com/gpu"] for room in found.nodes] == [1, 0]
+    rooms = empty(nodes)
+    for page in (pods[:2], pods[2:]):
+        occupy(rooms, page)
+    assert {name: room.free["nvidia.com/gpu"] for name, room in rooms.items()} == {"a": 1, "b": 0}
 
 
 @given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 9))
-def test_free_is_never_below_nothing_nor_above_all(taken: list[int], total: int) -> None:
-    (room,) = rooms([node("a", total)], [pod("a", each) for each in taken], exact=True).nodes
-    assert 0 <= room.free["nvidia.com/gpu"] <= total
+def test_free_is_what_is_not_taken_and_never_below_nothing(taken: list[int], total: int) -> None:
+    rooms = empty([node("a", total)])
+    occupy(rooms, [pod("a", each) for each in taken])
+    assert rooms["a"].free["nvidia.com/gpu"] == max(0, total - sum(taken))
+    assert rooms["a"].total["nvidia.com/gpu"] == total
 
 
 def test_wanted_and_free_are_told_in_the_units_of_people() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from flexmarl.controller.cache import Key
-from flexmarl.controller.process import Wakes
+from flexmarl.controller.wakes import Wakes
 
 ONE, OTHER = Key("research", "one"), Key("research", "other")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 import grpc.aio
 
@@ -13,18 +16,23 @@ from flexmarl.controller.render.parts import PORT
 from flexmarl.runtime.grpc import channel
 
 SECONDS = 5.0
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    address: str
+    token: str
+    channel: grpc.aio.Channel
+    stub: orchestrator_pb2_grpc.OrchestratorAsyncStub
 
 
 class Orchestrators:
     """Connections to the orchestrators of all jobs, each opened once per pod."""
 
     def __init__(self) -> None:
-        self._stack = AsyncExitStack()
-        self._open: dict[
-            str, tuple[str, AsyncExitStack, orchestrator_pb2_grpc.OrchestratorAsyncStub]
-        ]
-        self._open = {}
-        """By uid of the job: address, and how to close it."""
+        self._open: dict[str, _Connection] = {}
+        """By uid of the job."""
 
     async def __aenter__(self) -> Orchestrators:
         return self
@@ -41,9 +49,10 @@ class Orchestrators:
     async def progress(self, uid: str, ip: str, token: str) -> Progress | None:
         """None: it does not answer."""
         stub = await self._stub(uid, ip, token)
-        try:
-            said = await stub.Progress(orchestrator_pb2.ProgressRequest(), timeout=SECONDS)
-        except grpc.aio.AioRpcError:
+        said = await _answered(
+            lambda: stub.Progress(orchestrator_pb2.ProgressRequest(), timeout=SECONDS)
+        )
+        if said is None:
             return None
         return Progress(
             phase=said.phase,
@@ -62,15 +71,14 @@ class Orchestrators:
     async def save(self, uid: str, ip: str, token: str) -> bool:
         """Have the last finished step saved; False: it does not answer."""
         stub = await self._stub(uid, ip, token)
-        try:
-            await stub.Save(orchestrator_pb2.SaveRequest(), timeout=SECONDS)
-        except grpc.aio.AioRpcError:
-            return False
-        return True
+        said = await _answered(lambda: stub.Save(orchestrator_pb2.SaveRequest(), timeout=SECONDS))
+        return said is not None
 
     async def forget(self, uid: str) -> None:
-        if uid in self._open:
-            await self._open.pop(uid)[1].aclose()
+        """Calls under way are not answered."""
+        known = self._open.pop(uid, None)
+        if known is not None:
+            await known.channel.close()
 
     async def _stub(
         self, uid: str, ip: str, token: str
@@ -78,10 +86,25 @@ class Orchestrators:
         host = f"[{ip}]" if ":" in ip else ip
         address = f"{host}:{PORT}"
         known = self._open.get(uid)
-        if known is None or known[0] != address:
-            await self.forget(uid)
-            stack = AsyncExitStack()
-            opened = await stack.enter_async_context(channel(address, token))
-            known = address, stack, orchestrator_pb2_grpc.OrchestratorStub(opened)
-            self._open[uid] = known
-        return known[2]
+        if known is not None and (known.address, known.token) == (address, token):
+            return known.stub
+        opened = channel(address, token)
+        stub = orchestrator_pb2_grpc.OrchestratorStub(opened)
+        self._open[uid] = _Connection(address, token, opened, stub)
+        if known is not None:
+            await known.channel.close()
+        return stub
+
+
+async def _answered(call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    """None: no answer comes."""
+    try:
+        return await call()
+    except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+        return None
+    except asyncio.CancelledError:
+        # Closing a channel cancels its calls, and looks to who awaits one as if that were he.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return None

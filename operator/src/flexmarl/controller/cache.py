@@ -1,13 +1,15 @@
 """The latest objects that the watches brought, by job: what a look at a job reads.
 
-A watch may end unnoticed and miss a deletion: `resync` compares with what the API server lists.
+Events of one object come in order, those of its namesakes do not, and answers to our own requests
+come in between: the larger version counts. A watch may end unnoticed and miss something; `compare`
+says what, given what the API server lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from flexmarl.controller.names import JOB_LABEL, Manifest
 
@@ -22,6 +24,10 @@ class Key:
 
     namespace: str
     name: str
+
+
+Place: TypeAlias = tuple[Key, str, str]
+"""Job, kind and name of an object."""
 
 
 @dataclass(slots=True)
@@ -39,6 +45,8 @@ class Objects:
 class Cache:
     def __init__(self) -> None:
         self._jobs: dict[Key, Objects] = {}
+        self._moved: set[Place] = set()
+        """What was told of since `begin`."""
 
     def jobs(self) -> list[Key]:
         return sorted(self._jobs)
@@ -47,55 +55,130 @@ class Cache:
         return self._jobs.get(key) or Objects()
 
     def put(self, kind: str, manifest: Mapping[str, Any]) -> Key | None:
-        """Whose job it belongs to; None: to none."""
-        key = key_of(kind, manifest)
-        if key is None:
+        """Whose job changed by it; None: it is nobody's, or no newer than what is known."""
+        place = _place(kind, manifest)
+        if place is None:
             return None
+        known = self._known(place)
+        if known is not None and not _newer(manifest, known):
+            return None
+        return self._store(place, manifest)
+
+    def drop(self, kind: str, manifest: Mapping[str, Any]) -> Key | None:
+        """Whose job changed by it; None: it is not known, perhaps a younger one of its name is."""
+        place = _place(kind, manifest)
+        if place is None:
+            return None
+        self._moved.add(place)
+        known = self._known(place)
+        if known is None:
+            return None
+        same = known["metadata"]["uid"] == manifest["metadata"]["uid"]
+        return self._remove(place) if same or _newer(manifest, known) else None
+
+    def written(self, manifest: Mapping[str, Any]) -> None:
+        """A job with the status that was just written, in place of what is known.
+
+        When its spec has changed meanwhile, that is left to the watch, which then names the job.
+        """
+        place = _place("MARLJob", manifest)
+        known = self._known(place) if place else None
+        if place is None or known is None:
+            return
+        same = all(
+            known["metadata"].get(each) == manifest["metadata"].get(each)
+            for each in ("uid", "generation")
+        )
+        if same and _newer(manifest, known):
+            self._store(place, manifest)
+
+    def begin(self) -> None:
+        """A list is about to be read: what is told of from now on may be younger."""
+        self._moved.clear()
+
+    def compare(
+        self, kind: str, listed: Iterable[Mapping[str, Any]]
+    ) -> tuple[set[Key], set[Place]]:
+        """Drop what is not among `listed` (metadata will do), which was read after `begin`.
+
+        Whose jobs lost something, and what of `listed` is unknown here, or known otherwise.
+        """
+        versions = {
+            place: _version(item)
+            for item in listed
+            if (place := _place(kind, item)) is not None and place not in self._moved
+        }
+        lost = set()
+        for place in list(self._places(kind)):
+            if place not in versions and place not in self._moved:
+                lost.add(self._remove(place))
+        other = set()
+        for place, version in versions.items():
+            known = self._known(place)
+            if known is None or _version(known) != version:
+                other.add(place)
+        return lost, other
+
+    def mend(self, kind: str, manifest: Mapping[str, Any]) -> None:
+        """Put what was read after `begin`, unless something was told of it meanwhile."""
+        place = _place(kind, manifest)
+        if place is not None and place not in self._moved:
+            self._store(place, manifest)
+
+    def _places(self, kind: str) -> Iterator[Place]:
+        for key, objects in self._jobs.items():
+            if kind == "MARLJob" and objects.job is not None:
+                yield key, kind, key.name
+            yield from ((key, *child) for child in objects.children if child[0] == kind)
+
+    def _known(self, place: Place) -> Manifest | None:
+        key, *child = place
+        objects = self.objects(key)
+        if child[0] == "MARLJob":
+            return objects.job
+        return objects.children.get((child[0], child[1]))
+
+    def _store(self, place: Place, manifest: Mapping[str, Any]) -> Key:
+        key, kind, name = place
+        self._moved.add(place)
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in DROPPED}
         kept = {**manifest, "kind": kind, "metadata": metadata}
         objects = self._jobs.setdefault(key, Objects())
         if kind == "MARLJob":
             objects.job = kept
         else:
-            objects.children[kind, metadata["name"]] = kept
+            objects.children[kind, name] = kept
         return key
 
-    def drop(self, kind: str, manifest: Mapping[str, Any]) -> Key | None:
-        key = key_of(kind, manifest)
-        objects = self._jobs.get(key) if key else None
-        if key is None or objects is None:
-            return None
+    def _remove(self, place: Place) -> Key:
+        key, kind, name = place
+        objects = self._jobs[key]
         if kind == "MARLJob":
             objects.job = None
         else:
-            objects.children.pop((kind, manifest["metadata"]["name"]), None)
+            del objects.children[kind, name]
         if objects.job is None and not objects.children:
             del self._jobs[key]
         return key
 
-    def resync(self, kind: str, listed: Iterable[Mapping[str, Any]]) -> tuple[set[Key], bool]:
-        """Drop what is not among `listed` (metadata will do). Whose jobs changed, and whether
-        something of `listed` is newer or unknown here, so that it has to be read in whole."""
-        versions = {
-            (key, item["metadata"]["name"]): item["metadata"]["resourceVersion"]
-            for item in listed
-            if (key := key_of(kind, item)) is not None
-        }
-        changed, known = set(), {}
-        for key, objects in list(self._jobs.items()):
-            mine = [objects.job] if kind == "MARLJob" else objects.of(kind)
-            for one in mine:
-                if one is None:
-                    continue
-                at = key, one["metadata"]["name"]
-                known[at] = one["metadata"]["resourceVersion"]
-                if at not in versions:
-                    self.drop(kind, one)
-                    changed.add(key)
-        return changed, any(known.get(at) != version for at, version in versions.items())
-
 
 def key_of(kind: str, manifest: Mapping[str, Any]) -> Key | None:
+    """The job that an object belongs to; None: to none."""
     metadata = manifest["metadata"]
     name = metadata["name"] if kind == "MARLJob" else metadata.get("labels", {}).get(JOB_LABEL)
     return Key(metadata["namespace"], name) if name else None
+
+
+def _place(kind: str, manifest: Mapping[str, Any]) -> Place | None:
+    key = key_of(kind, manifest)
+    return None if key is None else (key, kind, manifest["metadata"]["name"])
+
+
+def _newer(manifest: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """API servers count their versions."""
+    one, other = _version(manifest), _version(known)
+    return int(one) > int(other) if one.isdigit() and other.isdigit() else one != other
+
+
+def _version(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["metadata"]["resourceVersion"])

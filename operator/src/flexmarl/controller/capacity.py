@@ -22,7 +22,7 @@ class Room:
 
     labels: Mapping[str, str]
     total: Amounts
-    free: Amounts
+    free: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,26 @@ class Rooms:
     """False: pods of some namespaces are not seen, so that less may be free."""
 
 
-def rooms(
-    nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], *, exact: bool
-) -> Rooms:
-    taken: dict[str, dict[str, float]] = {}
-    for pod in pods:
-        where = pod["spec"].get("nodeName")
-        if where and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-            asked = taken.setdefault(where, {})
-            for resource, amount in {**requests(pod["spec"]), "pods": 1.0}.items():
-                asked[resource] = asked.get(resource, 0.0) + amount
-    found = []
+def empty(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Room]:
+    """Those that take pods, by name, as if they had none."""
+    found = {}
     for node in nodes:
-        if node["spec"].get("unschedulable"):
+        if not node["spec"].get("unschedulable"):
+            total = amounts(node.get("status", {}).get("allocatable", {}))
+            labels = node["metadata"].get("labels", {})
+            found[node["metadata"]["name"]] = Room(labels, total, {**total})
+    return found
+
+
+def occupy(rooms: Mapping[str, Room], pods: Iterable[Mapping[str, Any]]) -> None:
+    """Take away what these pods asked for, where they are."""
+    for pod in pods:
+        room = rooms.get(pod["spec"].get("nodeName", ""))
+        if room is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        total = amounts(node.get("status", {}).get("allocatable", {}))
-        asked = taken.get(node["metadata"]["name"], {})
-        free = {name: max(0.0, amount - asked.get(name, 0.0)) for name, amount in total.items()}
-        found.append(Room(node["metadata"].get("labels", {}), total, free))
-    return Rooms(tuple(found), exact)
+        for resource, amount in {**requests(pod["spec"]), "pods": 1.0}.items():
+            if resource in room.free:
+                room.free[resource] = max(0.0, room.free[resource] - amount)
 
 
 def requests(spec: Mapping[str, Any]) -> dict[str, float]:

@@ -99,7 +99,7 @@ class Cluster:
                 return None
             raise
 
-    async def listed(
+    async def pages(
         self,
         kind: str,
         namespace: str | None = None,
@@ -107,9 +107,8 @@ class Cluster:
         labels: str = "",
         fields: str = "",
         metadata_only: bool = False,
-    ) -> list[Manifest]:
-        """All of them, by pages; `kind` and `apiVersion` set in each."""
-        found: list[Manifest] = []
+    ) -> AsyncIterator[list[Manifest]]:
+        """All of them, some hundreds at a time; `kind` and `apiVersion` set in each."""
         more = ""
         while True:
             query = [("limit", str(PAGE))]
@@ -119,10 +118,17 @@ class Cluster:
             accept = METADATA_ONLY if metadata_only else "application/json"
             page = await self.call("GET", path(kind, namespace), query=query, accept=accept)
             group = PLURALS[kind][0].split("/", 1)[1]
-            found += [{**item, "kind": kind, "apiVersion": group} for item in page["items"]]
+            for item in page["items"]:
+                item["metadata"].pop("managedFields", None)  # large, and nobody looks at it
+                item |= {"kind": kind, "apiVersion": group}
+            yield page["items"]
             more = page["metadata"].get("continue", "")
             if not more:
-                return found
+                return
+
+    async def listed(self, kind: str, namespace: str | None = None, **which: Any) -> list[Manifest]:
+        """All of them at once; `which` as for `pages`."""
+        return [item async for page in self.pages(kind, namespace, **which) for item in page]
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
         """With what it owns; nothing happens when it is gone already."""

@@ -1,7 +1,7 @@
 """`flexmarl serve controller`: watches, and looks at every job about which something is new.
 
-Watches only name a job to look at. A resync looks at all of them, and mends what a watch may have
-missed.
+Watches only name a job to look at, once everything there is was read. A resync looks at all of
+them, and mends what a watch may have missed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import kopf
@@ -20,60 +20,32 @@ from pydantic import ValidationError
 
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
-from flexmarl.controller.cache import WATCHED, Cache, Key
+from flexmarl.controller.cache import WATCHED, Cache, Key, Place
 from flexmarl.controller.cluster import Cluster, RefusedError, connected
 from flexmarl.controller.metrics import ERRORS, RECONCILES
 from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
-from flexmarl.controller.store import RedisError
+from flexmarl.controller.wakes import Wakes
 from flexmarl.controller.watching import kopf_settings, watching
-from flexmarl.runtime.errors import InvalidJobError
+from flexmarl.runtime.errors import InvalidJobError, UnavailableError
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.main import hopeless_exit, misconfigured
 from flexmarl.runtime.process import run_until_signalled
 
-LONGEST_PAUSE = 60.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Between two tries of a look that fails."""
+AT_ONCE = 0.05
+"""After so long a look that is to follow another does; later each time that it is still to."""
+SOON = 5.0
+"""After so long the first resync mends what happened before the watches began."""
+ROUNDS = 4
+"""Of the resync: after so many without one that ended well something is wrong for good."""
+FEW = 50
+"""Objects are read one by one; more, all together."""
 ASKED_AT_ONCE = 32
 
 log = structlog.get_logger()
-
-
-class Wakes:
-    """Which jobs are to be looked at, and when: each once, however often it was named."""
-
-    def __init__(self) -> None:
-        self._due: dict[Key, float] = {}
-        self._busy: set[Key] = set()
-        self._changed = asyncio.Event()
-
-    def wake(self, key: Key, delay: float = 0) -> None:
-        at = time.monotonic() + delay
-        if at < self._due.get(key, float("inf")):
-            self._due[key] = at
-            self._changed.set()
-
-    async def next(self) -> Key:
-        """A job that is due and that nobody looks at; `done` must follow."""
-        while True:
-            now = time.monotonic()
-            free = {key: at for key, at in self._due.items() if key not in self._busy}
-            key = min(free, key=lambda one: free[one], default=None)
-            if key is not None and free[key] <= now:
-                del self._due[key]
-                self._busy.add(key)
-                return key
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(None if key is None else free[key] - now):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-
-    def done(self, key: Key) -> None:
-        self._busy.discard(key)
-        self._changed.set()
 
 
 class Controller:
@@ -84,12 +56,33 @@ class Controller:
         self._cache, self._wakes = Cache(), Wakes()
         self._reconciler = Reconciler(settings, cluster, self._cache, asker)
         self._pauses: dict[Key, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._synced = time.monotonic()
 
     @property
     def healthy(self) -> bool:
-        """Whether the resync still goes round."""
-        return time.monotonic() - self._synced < 3 * self._settings.resync_seconds
+        """Whether the resync still goes round, and nothing has ended that goes on for ever."""
+        late = time.monotonic() - self._synced > ROUNDS * self._settings.resync_seconds
+        return not late and not any(task.done() for task in self._tasks)
+
+    async def fill(self) -> None:
+        """Return once everything there is was read.
+
+        A look before that takes for missing what was only not seen yet.
+        """
+        while True:
+            try:
+                await self._read()
+                return
+            except Exception:  # the border: the health check tells if it goes on
+                log.exception("cannot read what there is", again=SOON)
+                await asyncio.sleep(SOON)
+
+    def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """All that goes on until it is cancelled."""
+        going = [self.work() for _ in range(self._settings.workers)]
+        self._tasks = [group.create_task(one) for one in (*going, self.resync(), self.ask())]
+        return self._tasks
 
     def event(self, kind: str, event: Mapping[str, Any]) -> None:
         """Of a watch."""
@@ -104,91 +97,125 @@ class Controller:
             key = await self._wakes.next()
             try:
                 with RECONCILES.time():
-                    again = await self._reconciler.look(key)
+                    again = await self._reconciler.look(key) - time.time()
             except Exception as error:  # the border: one job's trouble is not another's
                 ERRORS.labels(type(error).__name__).inc()
-                pause = min(LONGEST_PAUSE, 2 * self._pauses.get(key, 0.25))
-                self._pauses[key] = pause
+                pause = self._pause(key, SHORTEST_PAUSE)
                 log.exception("look failed", job=f"{key.namespace}/{key.name}", again=pause)
                 self._wakes.wake(key, pause)
             else:
-                self._pauses.pop(key, None)
+                if again <= AT_ONCE:
+                    again = self._pause(key, AT_ONCE)
+                else:
+                    self._pauses.pop(key, None)
                 if again != float("inf"):
-                    self._wakes.wake(key, max(0.05, again - time.time()))
+                    self._wakes.wake(key, again)
             finally:
                 self._wakes.done(key)
 
     async def resync(self) -> None:
         """Until cancelled, see to it that nothing was missed, and look at everything."""
+        pause = min(SOON, self._settings.resync_seconds)
         while True:
-            await asyncio.sleep(self._settings.resync_seconds)
+            await asyncio.sleep(pause)
+            pause = self._settings.resync_seconds
             try:
-                for kind in WATCHED:
-                    await self._compare(kind)
                 for kind in UNWATCHED:
-                    self._reconciler.compare(kind, await self._listed(kind, metadata_only=True))
-                await self._sweep()
-                for key in self._cache.jobs():
-                    self._wakes.wake(key)
+                    listed = [one async for one in self._all(kind, metadata_only=True)]
+                    self._reconciler.compare(kind, listed)
+                await self._read()
                 self._synced = time.monotonic()
+                await self._sweep()
             except Exception:  # the border: the health check tells if it goes on
                 log.exception("resync failed")
+
+    async def ask(self) -> None:
+        """Until cancelled, ask orchestrators how far they are.
+
+        One that does not answer keeps nobody waiting.
+        """
+        gate, asked = asyncio.Semaphore(ASKED_AT_ONCE), set[Key]()
+
+        async def one(key: Key) -> None:
+            try:
+                async with gate:
+                    where = self._reconciler.asks(key)
+                    said = None if where is None else await self._asker.progress(*where)
+                # By now the job may be another one, or over: then nothing is known of it.
+                known = said is not None and self._reconciler.asks(key) == where
+                if said is not None and known and self._reconciler.tell(key, said):
+                    self._wakes.wake(key)
+            except Exception:  # the border: one job's trouble is not another's
+                log.exception("asking failed", job=f"{key.namespace}/{key.name}")
+            finally:
+                asked.discard(key)
+
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._settings.progress_seconds)
+                for key in self._cache.jobs():
+                    if key not in asked and self._reconciler.asks(key) is not None:
+                        asked.add(key)
+                        group.create_task(one(key))
+
+    def _pause(self, key: Key, least: float) -> float:
+        """Longer each time, until a look has nothing more to do at once."""
+        pause = max(least, min(LONGEST_PAUSE, 2 * self._pauses.get(key, 0.0)))
+        self._pauses[key] = pause
+        return pause
+
+    async def _read(self) -> None:
+        """All that is watched, as it is now; then every job is to be looked at."""
+        for kind in WATCHED:
+            self._cache.begin()
+            listed = [one async for one in self._all(kind, metadata_only=True)]
+            lost, other = self._cache.compare(kind, listed)
+            for key in lost:  # perhaps all of it
+                self._wakes.wake(key)
+            async for one in self._whole(kind, other):
+                self._cache.mend(kind, one)
+        for key in self._cache.jobs():
+            self._wakes.wake(key)
+
+    async def _whole(self, kind: str, places: set[Place]) -> AsyncIterator[Manifest]:
+        if len(places) > FEW:
+            async for one in self._all(kind):
+                yield one
+            return
+        for key, _, name in places:
+            found = await self._cluster.get(kind, key.namespace, name)
+            if found is not None:
+                yield found
+
+    async def _all(self, kind: str, *, metadata_only: bool = False) -> AsyncIterator[Manifest]:
+        """All of it that is ours."""
+        labels = "" if kind == "MARLJob" else JOB_LABEL
+        for namespace in [*self._settings.namespaces] or [None]:
+            async for page in self._cluster.pages(
+                kind, namespace, labels=labels, metadata_only=metadata_only
+            ):
+                for one in page:
+                    yield one
 
     async def _sweep(self) -> None:
         try:
             await self._reconciler.sweep()
-        except (RedisError, OSError) as error:
+        except UnavailableError as error:
             log.warning("the store does not answer", error=str(error))
-
-    async def ask(self) -> None:
-        """Until cancelled, ask orchestrators how far they are."""
-        gate = asyncio.Semaphore(ASKED_AT_ONCE)
-
-        async def one(key: Key) -> None:
-            where = self._reconciler.asks(key)
-            if where is None:
-                return
-            async with gate:
-                said = await self._asker.progress(*where)
-            if said is not None and self._reconciler.tell(key, said):
-                self._wakes.wake(key)
-
-        while True:
-            await asyncio.sleep(self._settings.progress_seconds)
-            await asyncio.gather(*(one(key) for key in self._cache.jobs()))
-
-    async def _compare(self, kind: str) -> None:
-        lost, newer = self._cache.resync(kind, await self._listed(kind, metadata_only=True))
-        for key in lost:
-            self._wakes.wake(key)
-        if newer:
-            for item in await self._listed(kind):
-                self._cache.put(kind, item)
-
-    async def _listed(self, kind: str, *, metadata_only: bool = False) -> list[Manifest]:
-        """All of it that is ours."""
-        labels = "" if kind == "MARLJob" else JOB_LABEL
-        everywhere: list[str | None] = [*self._settings.namespaces] or [None]
-        found = []
-        for namespace in everywhere:
-            found += await self._cluster.listed(
-                kind, namespace, labels=labels, metadata_only=metadata_only
-            )
-        return found
 
 
 async def body(settings: ControllerSettings) -> None:
     """Serve until cancelled."""
     async with connected() as cluster, Orchestrators() as asker:
-        settings = await _identified(settings, cluster)
+        settings = await identified(settings, cluster)
         controller = Controller(settings, cluster, asker)
-        registry = kopf.OperatorRegistry()
-        watching(registry, controller.event)
         if settings.health_port:
             await _serve_health(controller, settings.health_port)
+        await controller.fill()
+        registry = kopf.OperatorRegistry()
+        watching(registry, controller.event)
         async with asyncio.TaskGroup() as group:
-            ours = [group.create_task(controller.work()) for _ in range(settings.workers)]
-            ours += [group.create_task(controller.resync()), group.create_task(controller.ask())]
+            ours = controller.start(group)
             log.info("watching", namespaces=settings.namespaces or "all")
             await kopf.operator(
                 registry=registry,
@@ -201,7 +228,7 @@ async def body(settings: ControllerSettings) -> None:
                 task.cancel()
 
 
-async def _identified(settings: ControllerSettings, cluster: Cluster) -> ControllerSettings:
+async def identified(settings: ControllerSettings, cluster: Cluster) -> ControllerSettings:
     """With what tells this installation from others; InvalidJobError: it may not be read."""
     if settings.installation_uid or not settings.store_url:
         return settings

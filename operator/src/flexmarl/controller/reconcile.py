@@ -276,7 +276,7 @@ class Reconciler:
             if error.status in (404, 409):  # the job is gone, or is another one by now
                 return
             raise
-        self._cache.put("MARLJob", written)  # not to be done again until the watch brings it
+        self._cache.written(written)  # not to be done again until the watch brings it
         if any(status.get(name) != before.get(name) for name in ("phase", "reason")):
             log.info("job", **_said(key, status))
             await self._event(manifest, status)

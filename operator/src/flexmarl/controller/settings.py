@@ -38,7 +38,7 @@ class ControllerSettings(BaseSettings):
     health_port: int = Field(0, ge=0, lt=65536)
     log_format: Literal["console", "json"] = "console"
     log_level: str = "INFO"
-    resync_seconds: float = 120
+    resync_seconds: float = 45
     progress_seconds: float = 2
     workers: int = 2
     """Jobs that are looked at at once, each with some requests at a time."""

@@ -12,10 +12,14 @@ from typing import Any
 
 import structlog
 
-from flexmarl.controller.capacity import Rooms, rooms
+from flexmarl.controller.capacity import Room, Rooms, empty, occupy
 from flexmarl.controller.cluster import Cluster, RefusedError
 
 EVENTS_SECONDS, ROOMS_SECONDS = 5.0, 20.0
+ROOMS_SHARE = 0.05
+"""Of the time may go into reading nodes and pods, of which a cluster has many thousands."""
+PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Pods that take room."""
 FORBIDDEN_SECONDS = 600.0
 """After so long a right is asked for again."""
 
@@ -25,26 +29,20 @@ log = structlog.get_logger()
 class Troubles:
     def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
         self._cluster, self._namespaces = cluster, namespaces
-        self._alone = asyncio.Lock()
+        self._reading, self._counting = asyncio.Lock(), asyncio.Lock()
         self._failures: dict[str, tuple[float, Mapping[str, str]]] = {}
         """By namespace: until when it holds, and why objects of these uids make no pods."""
         self._rooms: tuple[float, Rooms | None] = 0.0, None
 
     async def failures(self, namespace: str) -> Mapping[str, str]:
         """Uid of a workload -> why it cannot make a pod, in the API server's words."""
-        async with self._alone:
+        async with self._reading:
             until, known = self._failures.get(namespace, (0.0, {}))
             if time.monotonic() < until:
                 return known
             pause = EVENTS_SECONDS
             try:
-                found = await self._cluster.listed(
-                    "Event", namespace, fields="type=Warning,reason=FailedCreate"
-                )
-                known = {
-                    one["involvedObject"].get("uid", ""): str(one.get("message", ""))
-                    for one in sorted(found, key=_moment)
-                }
+                known = await self._why(namespace)
             except RefusedError as error:
                 known, pause = {}, _pause(error)
             self._failures[namespace] = time.monotonic() + pause, known
@@ -52,24 +50,38 @@ class Troubles:
 
     async def rooms(self) -> Rooms | None:
         """None: the controller may not know."""
-        async with self._alone:
+        async with self._counting:
             until, known = self._rooms
-            if time.monotonic() < until:
+            began = time.monotonic()
+            if began < until:
                 return known
             pause = ROOMS_SECONDS
             try:
-                nodes = await self._cluster.listed("Node")
-                everywhere: list[str | None] = [*self._namespaces] or [None]
-                pods = [
-                    pod
-                    for namespace in everywhere
-                    for pod in await self._cluster.listed("Pod", namespace)
-                ]
-                known = rooms(nodes, pods, exact=not self._namespaces)
+                known = await self._left()
+                pause = max(pause, (time.monotonic() - began) / ROOMS_SHARE)
             except RefusedError as error:
                 known, pause = None, _pause(error)
             self._rooms = time.monotonic() + pause, known
             return known
+
+    async def _why(self, namespace: str) -> Mapping[str, str]:
+        latest: dict[str, tuple[str, str]] = {}
+        fields = "type=Warning,reason=FailedCreate"
+        async for page in self._cluster.pages("Event", namespace, fields=fields):
+            for one in page:
+                uid = one["involvedObject"].get("uid", "")
+                said = _moment(one), str(one.get("message", ""))
+                latest[uid] = max(latest.get(uid, said), said)
+        return {uid: message for uid, (_, message) in latest.items()}
+
+    async def _left(self) -> Rooms:
+        nodes: dict[str, Room] = {}
+        async for page in self._cluster.pages("Node"):
+            nodes |= empty(page)
+        for namespace in [*self._namespaces] or [None]:
+            async for page in self._cluster.pages("Pod", namespace, fields=PLACED):
+                occupy(nodes, page)
+        return Rooms(tuple(nodes.values()), exact=not self._namespaces)
 
 
 def _pause(error: RefusedError) -> float:

@@ -13,14 +13,16 @@ import kopf
 from flexmarl.controller.names import JOB_LABEL
 
 RESOURCES = {
-    "MARLJob": ("flexmarl.io", "v1alpha1", "marljobs"),
-    "Pod": ("", "v1", "pods"),
-    "Deployment": ("apps", "v1", "deployments"),
-    "StatefulSet": ("apps", "v1", "statefulsets"),
-    "Job": ("batch", "v1", "jobs"),
+    "MARLJob": ("flexmarl.io/v1alpha1", "marljobs"),
+    "Pod": ("v1", "pods"),
+    "Deployment": ("apps/v1", "deployments"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "Job": ("batch/v1", "jobs"),
 }
-INACTIVITY_SECONDS = 60.0
-"""A watch that says nothing for so long is opened anew."""
+INACTIVITY_SECONDS = 75.0
+"""A watch that says nothing for so long is opened anew; the API server speaks once a minute."""
+PAGE = 500
+"""Objects that are read at once."""
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
@@ -45,14 +47,11 @@ def watching(
     """Have kopf tell of every change of our objects."""
     _login(registry)
     for kind, resource in RESOURCES.items():
-        labels = None if kind == "MARLJob" else {JOB_LABEL: kopf.PRESENT}
 
         async def changed(event: Mapping[str, Any], kind: str = kind, **_: Any) -> None:
             tell(kind, {"type": event["type"], "object": dict(event["object"])})
 
-        kopf.on.event(*resource, id=f"wake-{kind.lower()}", labels=labels, registry=registry)(
-            changed
-        )
+        kopf.on.event(*resource, id=f"wake-{kind.lower()}", registry=registry)(changed)
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -60,6 +59,10 @@ def kopf_settings() -> kopf.OperatorSettings:
     found.posting.enabled = False
     found.scanning.disabled = True
     found.watching.inactivity_timeout = INACTIVITY_SECONDS
+    found.watching.chunk_size = PAGE
+    for kind, resource in RESOURCES.items():
+        if kind != "MARLJob":  # of the others the API server sends ours alone
+            found.watching.label_selectors[resource] = JOB_LABEL
     found.persistence.diffbase_storage = _NoDifferences()
     return found
 
