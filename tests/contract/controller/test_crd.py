@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controller.seen import observations, subject
 
 from flexmarl.contracts import rules
 from flexmarl.contracts.cel import FIXED, RULES
 from flexmarl.contracts.crd import crd
+from flexmarl.contracts.status import JobStatus
+from flexmarl.controller.findings import find
+from flexmarl.controller.observed import Observed
+from flexmarl.controller.phase import Phase
+from flexmarl.controller.reading import read
+from flexmarl.controller.status import next_status
 
 from .bad_jobs import BAD, sound
 
@@ -69,6 +78,26 @@ def test_every_field_is_fixed_or_known_to_change() -> None:
     assert set(schema()["properties"]) == {*FIXED, *mutable}
 
 
+@given(st.sampled_from(Phase), observations)
+def test_every_field_of_a_status_is_told_of(phase: Phase, what: Observed) -> None:
+    status = next_status({}, what, find(what), phase, subject().job.spec)
+    JobStatus.model_validate(status)  # no field that it does not know
+
+
+@pytest.mark.parametrize("name", ["my.job", "Team", "-team", "team-", "te_am"])
+def test_a_name_that_is_none_is_refused_in_the_words_of_validate(name: str) -> None:
+    (version,) = crd()["spec"]["versions"]
+    root = version["schema"]["openAPIV3Schema"]
+    policy = root["properties"]["spec"]["properties"]["policies"]["items"]["properties"]["name"]
+    (of_job,), (of_policy,) = (node["x-kubernetes-validations"] for node in (root, policy))
+    assert of_job["rule"].replace("self.metadata.name", "self") == of_policy["rule"]
+    document = {**sound(), "metadata": {"name": name, "namespace": "default"}}
+    document["spec"]["policies"][0]["name"] = name
+    _, problems = read(document)
+    for rule, field in ((of_job, "metadata.name"), (of_policy, "spec.policies[0].name")):
+        assert f'{field}: "{name}" {rule["message"]}' in problems
+
+
 def test_schema_is_structural() -> None:
     """No construct that the API server refuses, anywhere."""
 
@@ -82,6 +111,8 @@ def test_schema_is_structural() -> None:
                 visit(node[key])
 
     visit(schema())
+    (version,) = crd()["spec"]["versions"]
+    visit(version["schema"]["openAPIV3Schema"]["properties"]["status"])
 
 
 def test_kubernetes_knows_every_field_of_the_definition() -> None:

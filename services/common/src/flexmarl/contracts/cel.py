@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHANGED = "cannot be changed; delete the job and create it anew"
+POOLS_CHANGED = "only min and max of pools of engines can be changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,14 @@ RULES = (
         "(!has(p.gpuResource) || o.gpuResource == p.gpuResource) && "
         "has(o.nodeSelector) == has(p.nodeSelector) && "
         "(!has(p.nodeSelector) || o.nodeSelector == p.nodeSelector) && "
+        "has(o.tolerations) == has(p.tolerations) && "
+        "(!has(p.tolerations) || o.tolerations == p.tolerations) && "
+        "has(o.template) == has(p.template) && "
+        "(!has(p.template) || o.template == p.template) && "
         "(p.role == 'engine' || (o.min == p.min && o.max == p.max))))",
-        "only min and max of pools of engines can be changed",
+        POOLS_CHANGED,
     ),
+    Rule("", "has(self.pools) == has(oldSelf.pools)", POOLS_CHANGED, field=".pools"),
 )
 """What holds of one document, and what of a change; fixed fields have rules besides these."""
 

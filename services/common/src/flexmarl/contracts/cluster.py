@@ -11,7 +11,7 @@ PodTemplate = Annotated[
     dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 ]
 """A part of a pod template, `metadata` and `spec`, laid over the one that the controller makes:
-lists of named things (containers, volumes, env) by name. The main container is `main`."""
+containers by name, volumes and env as well, but these as a whole. The main container is `main`."""
 
 
 class PoolRole(StrEnum):
@@ -104,8 +104,9 @@ class ClaimSpec(Model):
     storage_class: ObjectName | None = None
     """Of the one that is made; the cluster's default by default."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] | None = None
-    """Of the one that is made. ReadWriteOnce by default, which keeps orchestrator and trainers on
-    one node: for trainers on several it has to be ReadWriteMany."""
+    """Of the one that is made. ReadWriteOnce by default, which serves one node: orchestrator and
+    trainers are put beside each other where there is room. For trainers on several nodes it has to
+    be ReadWriteMany."""
     retain: bool = True
     """The claim that is made outlives the job."""
 
@@ -114,7 +115,7 @@ class ShmSpec(Model):
     """Shared memory of each trainer pod: the states of its policies live there."""
 
     size: Quantity = "1Gi"
-    """Counts as memory of the pod."""
+    """Counts as memory of the pod, and is asked for with it."""
 
 
 class NetworkSpec(Model):

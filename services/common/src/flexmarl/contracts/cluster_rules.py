@@ -6,10 +6,12 @@ Like `contracts.rules`, of which these are a part: pure, over the document as it
 from collections.abc import Iterator
 from typing import Any
 
-from flexmarl.contracts.cluster import PoolRole
+from flexmarl.contracts.cluster import PoolRole, ShmSpec
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.policy import EngineKind
 from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, show
+from flexmarl.contracts.quantities import mebibytes, quantity
+from flexmarl.contracts.sizes import PROCESS_BYTES
 
 CLUSTER_FIELDS = (
     ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
@@ -196,6 +198,34 @@ def host_networks_have_room(spec: Place) -> Iterator[Problem]:
         )
 
 
+def trainers_have_memory(spec: Place) -> Iterator[Problem]:
+    """A pod must be allowed what is asked for it: a process, and shared memory."""
+    size = spec["shm"]["size"].text() or str(ShmSpec.model_fields["size"].default)
+    pools = [pool for pool in spec["pools"].items() if pool["role"].text() == PoolRole.TRAINER]
+    templates = [spec["roles"]["trainer"]["template"], *(pool["template"] for pool in pools)]
+    given = [
+        container["resources"]
+        for template in templates
+        for container in template["spec"]["containers"].items()
+        if container["name"].text() == "main"
+    ]
+    if any(one["requests"]["memory"].given for one in given):
+        return
+    for limit in (one["limits"]["memory"] for one in given):
+        try:
+            least = PROCESS_BYTES + quantity(size)
+            enough = not limit.given or quantity(str(limit.value)) >= least
+        except ValueError:  # the schema, or the API server, says so
+            continue
+        if not enough:
+            yield Problem(
+                limit.path,
+                f"{show(limit.value)}, but a trainer asks for {mebibytes(least)}, shared memory "
+                "among it",
+                "allow it so much, make spec.shm.size smaller, or give requests.memory, too",
+            )
+
+
 def _trained(policy: Place) -> bool:
     return policy["training"]["algorithm"].text() != "none"
 
@@ -208,4 +238,5 @@ CLUSTER_RULES = (
     secrets_are_for_what_is_fetched,
     one_origin_of_code,
     host_networks_have_room,
+    trainers_have_memory,
 )

@@ -14,9 +14,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from flexmarl.contracts import base, cluster, job, pipeline, policy, sources
+from flexmarl.contracts import base, cluster, job, pipeline, policy, sources, status
+from flexmarl.contracts.base import NAME
 from flexmarl.contracts.cel import CHANGED, FIXED, RULES
+from flexmarl.contracts.explain import pattern_words
 from flexmarl.contracts.job import GROUP, VERSION, MARLJobSpec
+from flexmarl.contracts.status import JobStatus
 
 Json: TypeAlias = dict[str, Any]
 
@@ -29,9 +32,10 @@ DEFAULTED = {
 """Models whose plain defaults the API server fills in."""
 NOT_DEFAULTED = {("PoolSpec", "gpuResource"), ("CheckpointSpec", "uri")}
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
-KEPT = ("minLength", "maxLength", "pattern", "minItems", "maxItems", "enum", "format", PRESERVE)
+KEPT = ("minLength", "maxLength", "minItems", "maxItems", "enum", "format", PRESERVE)
 LONGEST_TEXT = 65536
 """Bounds what a rule may cost to check; the longest that anything of a job may be."""
+BOUNDS = ("minimum", "maximum", "maxLength", "maxItems", "maxProperties", "default", "required")
 COUNT = 256
 """Of a map's or list's entries that say no other bound."""
 
@@ -91,8 +95,10 @@ def _root() -> Json:
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 40}},
     }
+    named = {**_matches("self.metadata.name", NAME), "fieldPath": ".metadata.name"}
     return {
         "type": "object",
+        "x-kubernetes-validations": [named],
         "description": "A team of language-model agents that is trained by reinforcement learning.",
         "required": ["spec"],
         "properties": {
@@ -100,9 +106,28 @@ def _root() -> Json:
             "kind": {"type": "string"},
             "metadata": name,
             "spec": spec,
-            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "status": _open(_Schema(JobStatus).schema()),
         },
     }
+
+
+def _open(node: Json) -> Json:
+    """As what the controller writes: unbounded, null where a map has become empty, and with what a
+    later version adds."""
+    found = {key: value for key, value in node.items() if key not in BOUNDS} | {"nullable": True}
+    if "properties" in node:
+        found["properties"] = {name: _open(sub) for name, sub in node["properties"].items()}
+        found[PRESERVE] = True
+    for key in ("items", "additionalProperties"):
+        if key in node:
+            found[key] = _open(node[key])
+    return found
+
+
+def _matches(value: str, pattern: str) -> Json:
+    """A rule in place of a schema's pattern, whose message would be the pattern."""
+    says = f"is not allowed; must be {pattern_words(pattern)}"
+    return {"rule": f"{value}.matches(r'{pattern}')", "message": says}
 
 
 class _Schema:
@@ -134,6 +159,10 @@ class _Schema:
         if node.get("type") == "array":
             items = node.get("items") or node["prefixItems"][0]
             out |= {"items": self._visit(items), "maxItems": node.get("maxItems", COUNT)}
+        if "pattern" in node and "maxLength" in node:
+            out["x-kubernetes-validations"] = [_matches("self", node["pattern"])]
+        elif "pattern" in node:  # of a text without a bound a rule costs more than is allowed
+            out["pattern"] = node["pattern"]
         if node.get("type") == "string" and "enum" not in out:
             out.setdefault("maxLength", LONGEST_TEXT)
         if node.get("description"):
@@ -185,7 +214,7 @@ def _add_bounds(node: Json, out: Json) -> None:
 def _documentation() -> dict[tuple[str, str], str]:
     """The docstrings under fields: (model, field as users write it) -> text."""
     found = {}
-    for module in (base, cluster, job, pipeline, policy, sources):
+    for module in (base, cluster, job, pipeline, policy, sources, status):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 for field, text in zip(node.body, node.body[1:], strict=False):

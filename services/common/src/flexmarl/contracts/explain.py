@@ -9,12 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from flexmarl.contracts.base import NAME
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 
 PATTERNS = {
     r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$": "a resource of nodes, vendor.example/name",
-    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": 'lower-case letters, digits and inner "-", as in solver-1',
+    NAME: 'lower-case letters, digits and inner "-", as in solver-1',
     r"^[\w.]+:[\w.]+$": "an entry point, package.module:attribute",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": 'a name of lower-case letters, digits and inner "-", "."',
     r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$": "bytes, as in 512Mi or 10Gi",

@@ -12,6 +12,9 @@ VOCABULARY = 261
 PARAMETER_BYTES = {Dtype.FLOAT32: 4 + 8, Dtype.BFLOAT16: 2 + 4 + 8, Dtype.FLOAT64: 8 + 16}
 """Weights and AdamW's two moments, of bfloat16 the float32 master too."""
 
+PROCESS_BYTES = 512 << 20
+"""Memory that a process with torch takes before it has a model."""
+
 
 def random_parameters(policy: PolicySpec) -> int:
     """Of a `random://llama` model; without its vocabulary where a tokenizer of files has it. 0: the
