@@ -1,18 +1,9 @@
 """What nodes have left, and how it is told."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.controller.capacity import Room, compared, empty, occupy, quantity, requests
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [("3", 3), ("100m", 0.1), ("1.5Gi", 1.5 * 2**30), ("2k", 2000), ("64M", 64e6), ("5n", 5e-9)],
-)
-def test_amounts_are_read_as_kubernetes_writes_them(text: str, amount: float) -> None:
-    assert quantity(text) == pytest.approx(amount)
+from flexmarl.controller.capacity import Room, compared, empty, occupy, requests
 
 
 def container(**asked: str) -> dict[str, object]:

@@ -12,9 +12,10 @@ from syrupy.assertion import SnapshotAssertion
 from tests.unit.controller.seen import INSTALLATION, document, subject
 
 from flexmarl.contracts import rules
+from flexmarl.contracts.quantities import quantity
 from flexmarl.controller import scale
 from flexmarl.controller.names import LONGEST, Manifest, child
-from flexmarl.controller.render import WORKLOADS, render
+from flexmarl.controller.render import WORKLOADS, access, render
 from flexmarl.controller.render.merge import laid_over
 from flexmarl.controller.scale import Engines
 
@@ -128,11 +129,60 @@ def test_a_claim_that_is_kept_has_no_owner() -> None:
     kept = named(rendered(), "team-run")
     assert "ownerReferences" not in kept["metadata"]
     reader = json.loads(kept["metadata"]["annotations"]["flexmarl.io/reader"])
-    assert reader == {"image": "registry.example/slim:1"}
+    assert reader["image"] == "registry.example/slim:1"
     gone = named(rendered(document(checkpoint={"claim": {"retain": False}})), "team-run")
     assert gone["metadata"]["ownerReferences"]
     others = [one for one in rendered() if one["kind"] != "PersistentVolumeClaim"]
     assert all(one["metadata"]["ownerReferences"] for one in others)
+
+
+def test_trainers_ask_for_their_shared_memory() -> None:
+    plain = document(shm={"size": "120Gi"})
+    pod = named(rendered(plain), "team-trainer")["spec"]["template"]["spec"]
+    (shm,) = [one for one in pod["volumes"] if one["name"] == "shm"]
+    assert shm["emptyDir"]["sizeLimit"] == "120Gi"
+    asked = pod["containers"][0]["resources"]["requests"]["memory"]
+    assert quantity(asked) == quantity("120Gi") + quantity("512Mi")
+
+
+def test_who_mounts_a_claim_that_serves_one_node_goes_where_the_others_are() -> None:
+    def near(**claim: str) -> set[str]:
+        return {
+            one["metadata"]["name"]
+            for one in rendered(document(checkpoint={"claim": claim}))
+            if one["kind"] in WORKLOADS and "affinity" in one["spec"]["template"]["spec"]
+        }
+
+    assert near() == near(size="1Gi") == {"team-orchestrator", "team-trainer"}
+    assert near(accessMode="ReadWriteMany") == near(name="mine") == set()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "lacks"),
+    [
+        ({}, {}, ""),
+        ({}, {"accessModes": ["ReadWriteMany"]}, ""),
+        ({"accessMode": "ReadWriteMany"}, {}, "is ReadWriteOnce, not ReadWriteMany"),
+        ({}, {"accessModes": ["ReadOnlyMany"]}, "is ReadOnlyMany, not ReadWriteOnce"),
+        ({"storageClass": "fast"}, {"storageClassName": "slow"}, 'of the StorageClass "slow"'),
+        ({}, {"storageClassName": "slow"}, ""),
+        ({"size": "100Gi"}, {}, "asks for 20Gi, not for 100Gi"),
+        ({"size": "1Gi"}, {}, ""),
+        ({}, {"resources": {"requests": {"storage": "1Gi"}}}, ""),
+    ],
+)
+def test_a_claim_that_is_there_serves_if_it_is_what_was_asked_for(
+    wanted: dict[str, str], there: dict[str, Any], lacks: str
+) -> None:
+    made = named(rendered(document(checkpoint={"claim": wanted})), "team-run")
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "20Gi"}},
+        **there,
+    }
+    said = access.claim_lacks(made, {**made, "spec": spec})
+    assert lacks in said
+    assert bool(said) == bool(lacks)
 
 
 def test_pods_fit_the_restricted_profile() -> None:
@@ -144,6 +194,11 @@ def test_pods_fit_the_restricted_profile() -> None:
             for container in (*spec["containers"], *spec.get("initContainers", ())):
                 assert container["securityContext"]["readOnlyRootFilesystem"] is True
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_sandbox_is_process_1_and_reaps_what_user_code_leaves_behind() -> None:
+    specs = [m["spec"]["template"]["spec"] for m in rendered(pooled()) if m["kind"] in WORKLOADS]
+    assert {spec["shareProcessNamespace"] for spec in specs} == {True}
 
 
 def test_a_template_is_laid_over_ours_and_cannot_hide_a_pod() -> None:

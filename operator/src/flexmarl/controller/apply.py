@@ -6,27 +6,31 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import structlog
 
+from flexmarl.controller.beforehand import name_is_free, pods_are_accepted
 from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
-from flexmarl.controller.cluster import Cluster, RefusedError
+from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import no_gangs, refused
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import (
     EVIDENCE,
     JOB_LABEL,
     MADE_BY,
+    MANAGED_BY,
+    MANAGER,
     ROLE_LABEL,
     STEPS,
     Manifest,
     reference,
 )
 from flexmarl.controller.observed import Finding
+from flexmarl.controller.owners import belongs
 from flexmarl.controller.render import WORKLOADS
 
 AT_ONCE = 8
@@ -60,14 +64,19 @@ class Applier:
     async def apply(
         self, key: Key, manifests: Sequence[Manifest], there: Objects, templates: bool
     ) -> list[Finding]:
-        """What could not be applied. `templates`: users have changed pods, so try first."""
+        """What could not be applied; nothing is, while a name is another's.
+
+        `there`: what is the job's own; `templates`: users have changed pods, so try first.
+        """
         self._rendered.pop(key, None)
         todo = [one for one in manifests if self._differs(key, one, there)]
+        new = [one for one in todo if self._never_seen(key, one, there)]
+        if any(taken := await _each(self._named, new)):
+            return [*chain(*taken)]
         pods = [one for one in todo if one["kind"] in WORKLOADS]
-        if templates and any(reference(one) not in there.children for one in pods):
-            refusals = await _each(self._try, pods)
-            if any(refusals):
-                return [*chain(*refusals)]
+        tried = templates and any(reference(one) not in there.children for one in pods)
+        if tried and any(refusals := await _each(self._try, pods)):
+            return [*chain(*refusals)]
         first = [one for one in todo if one["kind"] not in WORKLOADS]  # what pods need
         findings: list[Finding] = []
         for manifest, found in zip(first, await self._all(key, first, there), strict=True):
@@ -105,8 +114,8 @@ class Applier:
         there: Objects,
         gang: Iterable[Manifest] = (),
     ) -> bool:
-        """Delete every other object of the job but evidence, its `gang` too; True when there was
-        something."""
+        """Delete every other object that was made of the job, but evidence; its `gang` too. True
+        when there was something."""
         names = {reference(one) for one in kept}
         alive = [
             one
@@ -117,14 +126,15 @@ class Applier:
             await self._cluster.delete(one["kind"], key.namespace, one["metadata"]["name"])
         if (key, uid) in self._cleaned and not alive:
             return bool(there.children)
+        # Files of `flexmarl apply` are the job's own as well, but not made here.
+        made = f"{MANAGED_BY}={MANAGER},{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
         for kind in UNWATCHED:
-            for one in await self._cluster.listed(
-                kind, key.namespace, labels=f"{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
-            ):
-                if (kind, one["metadata"]["name"]) not in names and _owned(one, uid):
+            for one in await self._cluster.listed(kind, key.namespace, labels=made):
+                if (kind, one["metadata"]["name"]) not in names and belongs(one, uid):
                     await self._cluster.delete(kind, key.namespace, one["metadata"]["name"])
         for group in gang:
-            await self._cluster.remove(group)
+            if not await self._named(group):
+                await self._cluster.remove(group)
         self.forget(key)
         self._cleaned.add((key, uid))
         return bool(there.children)
@@ -151,6 +161,12 @@ class Applier:
             return True
         return self._touched(key, kind, name, there)
 
+    def _never_seen(self, key: Key, manifest: Manifest, there: Objects) -> bool:
+        """Whether somebody else may have an object of that name."""
+        at = reference(manifest)
+        known = at in there.children or (key, *at) in self._applied
+        return not known and not _is_note(manifest)
+
     def _touched(self, key: Key, kind: str, name: str, there: Objects) -> bool:
         """Whether it may be other than it was applied."""
         known = self._applied.get((key, kind, name))
@@ -163,31 +179,49 @@ class Applier:
 
     async def _one(self, key: Key, manifest: Manifest, there: Objects) -> list[Finding]:
         kind, name = reference(manifest)
-        found = there.children.get((kind, name))
+        found = there.children.get((kind, name)) if kind in WORKLOADS else None
         try:
-            if found is not None and kind in WORKLOADS:
-                if "deletionTimestamp" in found["metadata"]:
-                    return []  # made anew once it is gone
-                if await self._left_alone(manifest, found):
-                    return []
-            group = kind == "PodGroup"
-            made = await (self._gang(manifest) if group else self._cluster.apply(manifest))
+            made = await self._made(manifest, found)
         except RefusedError as error:
             if kind == "PodGroup" and error.status == 404:
                 return [no_gangs(manifest["apiVersion"])]
-            if error.status in (409, 429) or error.status >= 500:
+            if error.passing:
                 raise
             log.warning("refused", kind=kind, name=name, error=str(error))
+            if _is_note(manifest):  # a pod that lacks the claim says so
+                return []
             return [refused(f"{kind} {name}", str(error))]
-        APPLIES.labels(kind).inc()
-        metadata = made["metadata"]
-        self._applied[key, kind, name] = _Applied(
-            _digest(manifest),
-            int(metadata.get("generation", 0)),
-            metadata["resourceVersion"],
-            time.monotonic(),
-        )
+        if made is not None:
+            self._applied[key, kind, name] = _Applied(
+                _digest(manifest),
+                int(made["metadata"].get("generation", 0)),
+                made["metadata"]["resourceVersion"],
+                time.monotonic(),
+            )
         return []
+
+    async def _made(self, manifest: Manifest, found: Manifest | None) -> Manifest | None:
+        """The object as it is then; None: it is made anew once it is gone."""
+        kind, name = reference(manifest)
+        if found is not None:
+            if "deletionTimestamp" in found["metadata"]:
+                return None
+            notes = found["metadata"].get("annotations", {})
+            steps = manifest["metadata"]["annotations"].get(STEPS)
+            if kind == "Job" and notes.get(STEPS) != steps:
+                log.info("the orchestrator starts again", name=name, steps=steps)
+                await self._cluster.delete(kind, manifest["metadata"]["namespace"], name)
+                return None
+            if notes.get(MADE_BY) != self._made_by:
+                return await self._only_scaled(manifest, found)
+        if kind == "PodGroup":
+            made = await self._gang(manifest)
+        elif kind == "PersistentVolumeClaim":
+            made = await self._claim(manifest)
+        else:
+            made = await self._cluster.apply(manifest)
+        APPLIES.labels(kind).inc()
+        return made
 
     async def _gang(self, manifest: Manifest) -> Manifest:
         """Made once: Kubernetes lets nobody change the size of its groups."""
@@ -196,33 +230,31 @@ class Applier:
             raise RefusedError(409, "Conflict", f"{reference(manifest)} is being deleted")
         return found
 
-    async def _left_alone(self, manifest: Manifest, found: Mapping[str, Any]) -> bool:
-        """Whether the object stays as it is, but for its number of pods."""
+    async def _claim(self, manifest: Manifest) -> Manifest:
+        """Made once: what a claim asks for can never be changed. Kept, it says how it is read now,
+        not how an earlier installation would have read it."""
+        notes = manifest["metadata"]["annotations"]
+        if not _is_note(manifest):
+            found = await self._cluster.made(manifest)
+            if notes.items() <= found["metadata"].get("annotations", {}).items():
+                return found
+        body, content = {"metadata": {"annotations": notes}}, "application/merge-patch+json"
+        return await self._cluster.call("PATCH", path_to(manifest), body=body, content=content)
+
+    async def _only_scaled(self, manifest: Manifest, found: Manifest) -> Manifest:
+        """Another version of the controller, or another chart, made it: it stays until its job
+        ends, but for its number of pods."""
         kind, name = reference(manifest)
-        namespace, notes = manifest["metadata"]["namespace"], manifest["metadata"]["annotations"]
-        now = found["metadata"].get("annotations", {})
-        if kind == "Job" and now.get(STEPS) != notes[STEPS]:
-            log.info("the orchestrator starts again", name=name, steps=notes[STEPS])
-            await self._cluster.delete(kind, namespace, name)
-            return True
-        if now.get(MADE_BY) == self._made_by:
-            return False
-        # Another version of the controller, or another chart, made it: it stays until its job ends.
         wanted = manifest["spec"].get("replicas")
-        if kind != "Job" and wanted != found["spec"].get("replicas", 1):
-            await self._cluster.scale(kind, namespace, name, wanted)
-        return True
+        if kind == "Job" or wanted == found["spec"].get("replicas", 1):
+            return found
+        return await self._cluster.scale(kind, manifest["metadata"]["namespace"], name, wanted)
+
+    async def _named(self, manifest: Manifest) -> list[Finding]:
+        return await name_is_free(self._cluster, manifest)
 
     async def _try(self, manifest: Manifest) -> list[Finding]:
-        kind, name = reference(manifest)
-        try:
-            await self._cluster.apply(manifest, dry_run=True)
-        except RefusedError as error:
-            if error.status in (409, 429, 503, 504) or "quota" in str(error):
-                return []
-            text = f"{kind} {name}: {error}; mend the template of the role or pool"
-            return [Finding("TemplateInvalid", text, fatal=True)]
-        return []
+        return await pods_are_accepted(self._cluster, manifest)
 
 
 async def _each(
@@ -244,9 +276,10 @@ async def _each(
     return found
 
 
+def _is_note(manifest: Manifest) -> bool:
+    """On a claim of the user's, which is not made where it lacks."""
+    return manifest["kind"] == "PersistentVolumeClaim" and "spec" not in manifest
+
+
 def _digest(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _owned(manifest: Mapping[str, Any], uid: str) -> bool:
-    return any(one["uid"] == uid for one in manifest["metadata"].get("ownerReferences", ()))

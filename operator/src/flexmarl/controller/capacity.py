@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flexmarl.contracts.quantities import UNITS, quantity
 from flexmarl.controller.names import Manifest
 
-UNITS = {
-    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
-    **{f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")},
-}
 BYTES = ("memory", "ephemeral-storage", "hugepages-")
 Amounts = Mapping[str, float]
 
@@ -66,12 +63,6 @@ def requests(spec: Mapping[str, Any]) -> dict[str, float]:
         for resource, amount in asked.items():
             found[resource] = max(found.get(resource, 0.0), amount)
     return found
-
-
-def quantity(text: str) -> float:
-    """`100m`, `1.5Gi`, `3`, as Kubernetes writes amounts."""
-    number = text.rstrip("numkKMGTPi")
-    return float(number) * (UNITS[unit] if (unit := text[len(number) :]) else 1.0)
 
 
 def amounts(given: Mapping[str, Any]) -> dict[str, float]:

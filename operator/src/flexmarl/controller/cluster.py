@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 from kubernetes.aio import client, config
 
 from flexmarl.controller.names import MANAGER, Manifest
@@ -36,13 +36,17 @@ PLURALS = {
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-@dataclass(frozen=True, slots=True)
 class RefusedError(Exception):
-    """The API server did not do it."""
+    """The API server did not do it, or (504) did not answer."""
 
-    status: int
-    reason: str
-    message: str
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(status, reason, message)
+        self.status, self.reason, self.message = status, reason, message
+
+    @property
+    def passing(self) -> bool:
+        """The same may be done later."""
+        return self.status in (409, 429) or self.status >= 500
 
     def __str__(self) -> str:
         return self.message
@@ -65,8 +69,8 @@ class Cluster:
             content="application/apply-patch+yaml",
         )
 
-    async def scale(self, kind: str, namespace: str, name: str, replicas: int) -> None:
-        await self.call(
+    async def scale(self, kind: str, namespace: str, name: str, replicas: int) -> Manifest:
+        return await self.call(
             "PATCH",
             path(kind, namespace, name),
             query=[("fieldManager", MANAGER)],
@@ -162,14 +166,25 @@ class Cluster:
         at = path(manifest["kind"], manifest["metadata"]["namespace"])
         await self.call("POST", at, body=manifest, content="application/json")
 
-    async def logs(self, namespace: str, pod: str, *, lines: int, most: int) -> str:
-        """The end of the main container's output; empty when there is none."""
-        query = [("container", "main"), ("tailLines", str(lines)), ("limitBytes", str(most))]
+    async def log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool,
+        lines: int,
+        most: int,
+        seconds: float,
+    ) -> bytes:
+        """The end of a container's output; empty when there is none to be had."""
+        query = [("container", container), ("tailLines", str(lines)), ("limitBytes", str(most))]
+        query += [("previous", "true")] if previous else []
+        at = f"{path('Pod', namespace, pod)}/log"
         try:
-            found = await self._raw("GET", f"{path('Pod', namespace, pod)}/log", query=query)
+            return await self._raw("GET", at, query=query, seconds=seconds)
         except RefusedError:
-            return ""
-        return found.decode(errors="replace")
+            return b""
 
     async def call(self, method: str, at: str, **more: Any) -> Manifest:
         """Any request; what is answered as JSON. RefusedError."""
@@ -185,6 +200,7 @@ class Cluster:
         body: Manifest | None = None,
         content: str = "application/json",
         accept: str = "application/json",
+        seconds: float = SECONDS,
     ) -> bytes:
         request = await self._api.param_serialize(
             method,
@@ -194,8 +210,12 @@ class Cluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        response = await self._api.call_api(*request, _request_timeout=SECONDS)
-        data: bytes = await response.read()
+        try:
+            response = await self._api.call_api(*request, _request_timeout=seconds)
+            data: bytes = await response.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            text = str(error) or f"no answer within {seconds:g} s"
+            raise RefusedError(504, "Timeout", f"the API server: {text}") from error
         if response.status >= 400:
             raise _refused(response.status, data)
         return data

@@ -10,6 +10,8 @@ Manifest: TypeAlias = dict[str, Any]
 
 JOB_LABEL = "flexmarl.io/job"
 ROLE_LABEL = "flexmarl.io/role"
+UID_LABEL = "flexmarl.io/uid"
+"""Of a pod: the very job that it is of."""
 POLICY_LABEL = "flexmarl.io/policy"
 POOL_LABEL = "flexmarl.io/pool"
 MADE_BY = "flexmarl.io/made-by"
@@ -17,11 +19,14 @@ MADE_BY = "flexmarl.io/made-by"
 STEPS = "flexmarl.io/steps"
 """Annotation of the orchestrator's Job: the steps it was started for."""
 READER = "flexmarl.io/reader"
-"""Annotation of a claim: the image, and what pulling it takes, of a pod that is to read it."""
+"""Annotation of a claim: the image of a pod that is to read it, and PLACED of its spec."""
+PLACED = ("imagePullSecrets", "nodeSelector", "affinity", "tolerations", "securityContext")
+"""What decides in a pod's spec where it may run, and as whom."""
 EVIDENCE = "evidence"
 """Role of what stays of a job's pods when they are gone."""
+MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "flexmarl"
-"""Field manager of everything that the controller applies."""
+"""Its value, and the field manager, of everything that the controller applies."""
 
 ORCHESTRATOR, WORKER, ENGINE = "orchestrator", "rollout-worker", "engine"
 TRAINER, EXPERIENCE, WEIGHTS = "trainer", "experience", "weights"
@@ -44,7 +49,7 @@ def labels(job: str, role: str, **more: str) -> dict[str, str]:
     """Of a child: `policy` and `pool` too where it has them."""
     found = {
         "app.kubernetes.io/name": "flexmarl",
-        "app.kubernetes.io/managed-by": "flexmarl",
+        MANAGED_BY: MANAGER,
         "app.kubernetes.io/component": role,
         JOB_LABEL: job,
         ROLE_LABEL: role,

@@ -4,15 +4,25 @@ import base64
 import json
 from urllib.parse import urlsplit
 
+from flexmarl.contracts.problems import show
+from flexmarl.contracts.quantities import quantity
 from flexmarl.controller.names import (
     EXPERIENCE,
     JOB_LABEL,
     ORCHESTRATOR,
+    PLACED,
     READER,
     ROLE_LABEL,
     Manifest,
 )
-from flexmarl.controller.render.parts import METRICS_PORT, PORT, Installation, Subject
+from flexmarl.controller.render.merge import laid_over
+from flexmarl.controller.render.parts import (
+    METRICS_PORT,
+    PORT,
+    Installation,
+    Subject,
+    unprivileged,
+)
 
 SIZE = "10Gi"
 ACCESS = "ReadWriteOnce"
@@ -57,13 +67,14 @@ def job_file(subject: Subject) -> Manifest:
 
 
 def claim(subject: Subject, installation: Installation) -> list[Manifest]:
-    """The volume of the run, unless the job names one that exists. Kept, it has no owner.
-
-    It says how a pod is made that reads it, for who has nothing but the claim any more.
-    """
+    """The volume of the run; kept, it has no owner. Of one that the job names, no more than a note:
+    how a pod is made that reads it, for who has nothing but the claim any more."""
     wanted = subject.job.spec.checkpoint.claim
+    note = {READER: json.dumps(_reader(subject, installation))}
     if wanted.name is not None:
-        return []
+        where = {"name": wanted.name, "namespace": subject.namespace}
+        metadata: Manifest = {**where, "annotations": note}
+        return [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}]
     spec: Manifest = {
         "accessModes": [wanted.access_mode or ACCESS],
         "resources": {"requests": {"storage": wanted.size or SIZE}},
@@ -71,10 +82,7 @@ def claim(subject: Subject, installation: Installation) -> list[Manifest]:
     if wanted.storage_class is not None:
         spec["storageClassName"] = wanted.storage_class
     metadata = subject.metadata(subject.child("run"), "job", owned=not wanted.retain)
-    reader: Manifest = {"image": installation.images["slim"]}
-    if installation.pull_secrets:
-        reader["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
-    metadata["annotations"] = {READER: json.dumps(reader)}
+    metadata["annotations"] = note
     return [
         {
             "apiVersion": "v1",
@@ -83,6 +91,38 @@ def claim(subject: Subject, installation: Installation) -> list[Manifest]:
             "spec": spec,
         }
     ]
+
+
+def _reader(subject: Subject, installation: Installation) -> Manifest:
+    """Where the orchestrator may run, its volume can be read."""
+    image = installation.images["slim"]
+    ours: Manifest = {
+        "imagePullSecrets": [{"name": name} for name in installation.pull_secrets],
+        "securityContext": unprivileged(),
+        "containers": [{"name": "main", "image": image}],
+    }
+    spec = laid_over({"spec": ours}, subject.job.spec.roles.orchestrator.template or {}).get("spec")
+    if not isinstance(spec, dict):  # no pod is made of such a template
+        spec = ours
+    images = [one.get("image") for one in spec.get("containers") or () if one.get("name") == "main"]
+    placed = {key: spec[key] for key in PLACED if spec.get(key)}
+    return {"image": next(filter(None, images), image), **placed}
+
+
+def claim_lacks(wanted: Manifest, there: Manifest) -> str:
+    """Why the claim that is there cannot stand for the one that is wanted; empty: it can. A size
+    that nobody asked for is not insisted on."""
+    asked, has = wanted["spec"], there["spec"]
+    (mode,), modes = asked["accessModes"], has.get("accessModes", [])
+    if mode not in modes and not (mode == ACCESS and "ReadWriteMany" in modes):
+        return f"is {' and '.join(modes)}, not {mode}"
+    storage, other = (one.get("storageClassName") for one in (asked, has))
+    if storage is not None and storage != other:
+        return f"is of the StorageClass {show(other)}, not of {show(storage)}"
+    least, size = (one["resources"]["requests"]["storage"] for one in (asked, has))
+    if least != SIZE and quantity(size) < quantity(least):
+        return f"asks for {size}, not for {least}"
+    return ""
 
 
 def network_policy(subject: Subject, installation: Installation) -> list[Manifest]:

@@ -145,6 +145,18 @@ def probes(port: int) -> Manifest:
     }
 
 
+def unprivileged() -> Manifest:
+    """As whom a pod runs."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def locked_down() -> Manifest:
     return {
         "allowPrivilegeEscalation": False,

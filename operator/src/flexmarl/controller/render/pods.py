@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import copy
 
-from flexmarl.controller.names import MADE_BY, Manifest, labels
+from flexmarl.controller.names import (
+    MADE_BY,
+    ORCHESTRATOR,
+    ROLE_LABEL,
+    TRAINER,
+    UID_LABEL,
+    Manifest,
+    labels,
+)
 from flexmarl.controller.render import gang
 from flexmarl.controller.render.merge import laid_over
 from flexmarl.controller.render.parts import (
@@ -14,13 +22,13 @@ from flexmarl.controller.render.parts import (
     METRICS_PORT,
     PORT,
     RUN_DIR,
-    USER,
     Installation,
     Pods,
     Subject,
     environment,
     locked_down,
     probes,
+    unprivileged,
 )
 from flexmarl.controller.render.preflight import laid_out, preflight
 
@@ -70,16 +78,12 @@ def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Ma
         "serviceAccountName": subject.child("job"),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # The sandbox is process 1: it reaps what user code leaves behind, and no process of ours is
+        # one that no signal ends before it has set up its handlers.
+        "shareProcessNamespace": True,
         "restartPolicy": pods.restart,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": unprivileged(),
         "initContainers": [
             first.container,
             *(
@@ -96,9 +100,11 @@ def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Ma
         "volumes": [*volumes, *first.volumes, *pods.volumes],
         **copy.deepcopy(pods.placement),
     }
+    if pods.run_claim and _on_one_node(subject):
+        spec["affinity"] = _near(subject)
     if installation.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in installation.pull_secrets]
-    marks = labels(subject.name, pods.role, policy=pods.policy, pool=pods.pool)
+    marks = labels(subject.name, pods.role, uid=subject.uid, policy=pods.policy, pool=pods.pool)
     template = gang.joined(
         subject.job.spec.gang.kind,
         subject.child("job"),
@@ -108,6 +114,26 @@ def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Ma
         template = laid_over(template, pods.template)
         template["metadata"]["labels"] |= marks  # they are how pods are found
     return template
+
+
+def _on_one_node(subject: Subject) -> bool:
+    """Whether the claim of the run is one that is made here and serves one node only."""
+    claim = subject.job.spec.checkpoint.claim
+    return claim.name is None and claim.access_mode != "ReadWriteMany"
+
+
+def _near(subject: Subject) -> Manifest:
+    """Who mounts the run's claim goes where the others are, if there is room: no scheduler knows
+    that a network disk is attached to one node."""
+    others = {
+        "matchLabels": {UID_LABEL: subject.uid},
+        "matchExpressions": [
+            {"key": ROLE_LABEL, "operator": "In", "values": [ORCHESTRATOR, TRAINER]}
+        ],
+    }
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": others}
+    wish = {"weight": 100, "podAffinityTerm": term}
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
 def _volumes(subject: Subject, pods: Pods) -> tuple[list[Manifest], list[Manifest]]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.cluster import NetworkSpec, PoolSpec
 from flexmarl.contracts.job import MARLJobSpec
+from flexmarl.contracts.quantities import mebibytes
+from flexmarl.contracts.sizes import PROCESS_BYTES
 from flexmarl.controller.names import Manifest, selector
 from flexmarl.controller.render.merge import laid_over
 from flexmarl.controller.render.parts import PORT, Installation, Pods, Subject
 from flexmarl.controller.render.pods import workload
 
-HEAVY = {"requests": {"cpu": "100m", "memory": "512Mi"}}
+HEAVY = {"requests": {"cpu": "100m", "memory": mebibytes(PROCESS_BYTES)}}
 """What a process with torch takes before it has a model."""
 
 

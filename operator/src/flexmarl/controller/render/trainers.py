@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flexmarl.contracts.cluster import ShmSpec
 from flexmarl.contracts.policy import PolicySpec
 from flexmarl.contracts.preparation import State
-from flexmarl.contracts.sizes import PARAMETER_BYTES, random_parameters
+from flexmarl.contracts.quantities import mebibytes, quantity
+from flexmarl.contracts.sizes import PARAMETER_BYTES, PROCESS_BYTES, random_parameters
 from flexmarl.contracts.slots import Slots
 from flexmarl.controller.names import TRAINER, WEIGHTS, Manifest, selector
 from flexmarl.controller.render.experience import experience_address
@@ -53,7 +55,7 @@ def trainers(
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm.size}},
             ),
             mounts=(SHM,),
-            resources=resources(pool, HEAVY, spec.network),
+            resources=resources(pool, _requests(spec.shm), spec.network),
             placement=placement(pool, spec.network),
             run_claim=True,
             policies=at.policies,
@@ -65,6 +67,12 @@ def trainers(
             stateful(subject, installation, pods, name=own, service_name=name, replicas=count)
         )
     return found
+
+
+def _requests(shm: ShmSpec) -> Manifest:
+    """Shared memory is memory of the pod, too."""
+    memory = mebibytes(PROCESS_BYTES + quantity(shm.size))
+    return {"requests": {**HEAVY["requests"], "memory": memory}}
 
 
 def _state(policy: PolicySpec) -> State:

@@ -1,0 +1,65 @@
+"""What is asked of the API server before anything of a job is applied."""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+
+from flexmarl.controller.cluster import Cluster, RefusedError, path_to
+from flexmarl.controller.findings import claim_differs, name_taken, refused
+from flexmarl.controller.names import JOB_LABEL, Manifest, reference
+from flexmarl.controller.observed import Finding
+from flexmarl.controller.owners import controller_of
+from flexmarl.controller.render.access import claim_lacks
+
+OF_OTHERS = re.compile(r"webhook|dry.?run|denied", re.IGNORECASE)
+"""In the words of a refusal: it is not the template's fault, and may pass."""
+
+log = structlog.get_logger()
+
+
+async def name_is_free(cluster: Cluster, manifest: Manifest) -> list[Finding]:
+    """Nothing, or who has the object's name. RefusedError: it cannot be known now."""
+    try:
+        found = await cluster.call("GET", path_to(manifest))
+    except RefusedError as error:
+        if error.status == 404:
+            return []
+        return [_said(manifest, error)]
+    owner, wanted = controller_of(found), controller_of(manifest)
+    kept = not owner and manifest["kind"] == "PersistentVolumeClaim"
+    going = "deletionTimestamp" in found["metadata"]
+    if kept and not going and _job_of(found) == _job_of(manifest):  # to be used again
+        lacks = claim_lacks(manifest, found)
+        return [claim_differs(manifest["metadata"]["name"], lacks)] if lacks else []
+    if owner.get("uid") == wanted.get("uid") and not kept:
+        return []
+    return [name_taken(" ".join(reference(manifest)), found, _job_of(manifest))]
+
+
+async def pods_are_accepted(cluster: Cluster, manifest: Manifest) -> list[Finding]:
+    """Nothing, or why the API server takes no such object; fatal when it never will.
+    RefusedError: it cannot be known now."""
+    try:
+        await cluster.apply(manifest, dry_run=True)
+    except RefusedError as error:
+        text = str(error)
+        if error.status in (400, 422) and not OF_OTHERS.search(text):
+            text = f"{' '.join(reference(manifest))}: {text}"
+            says = f"{text}; mend the template of the role or pool"
+            return [Finding("TemplateInvalid", says, fatal=True)]
+        return [_said(manifest, error)]
+    return []
+
+
+def _said(manifest: Manifest, error: RefusedError) -> Finding:
+    if error.passing:
+        raise error
+    kind, name = reference(manifest)
+    log.warning("refused", kind=kind, name=name, error=str(error))
+    return refused(f"{kind} {name}", str(error))
+
+
+def _job_of(manifest: Manifest) -> str:
+    return str(manifest["metadata"].get("labels", {}).get(JOB_LABEL, ""))
