@@ -34,6 +34,8 @@ def commits(tmp_path: Path) -> list[str]:
     for number in (1, 2):
         (folder / "flow").mkdir(exist_ok=True)
         (folder / "flow" / "play.py").write_text(f"ROUND = {number}\n")
+        (folder / "now").unlink(missing_ok=True)
+        (folder / "now").symlink_to("flow/play.py")
         git(folder, "add", ".")
         git(folder, "commit", "-q", "-m", f"round {number}")
         found.append(git(folder, "rev-parse", "HEAD"))
@@ -68,9 +70,12 @@ def test_a_commit_is_checked_out(server: str, commits: list[str]) -> None:
 def test_code_is_put_where_it_is_wanted(server: str, tmp_path: Path) -> None:
     into = tmp_path / "job"
     into.mkdir()
+    into.chmod(0o2777)  # a volume's root is not ours to change
     for _ in range(2):  # a container may start again
         copy_into(fetch(server), into)
+    assert into.stat().st_mode & 0o7777 == 0o2777
     assert (into / "flow" / "play.py").is_file()
+    assert (into / "now").readlink() == Path("flow/play.py")
 
 
 def test_a_ref_that_is_not_there_is_told_with_those_that_are(server: str) -> None:

@@ -91,9 +91,21 @@ def copy_into(found: Fetched, into: Path) -> None:
         says = "nothing is fetched for it, so nothing can be put anywhere"
         raise FetchError(found.uri, Reason.INVALID_URI, says)
     try:
-        shutil.copytree(found.folder, into, dirs_exist_ok=True, symlinks=True)
-    except shutil.Error as errors:
-        first = OSError(None, str(errors.args[0][0][2]), str(into))
-        raise of_os(first, found.uri, into) from errors
+        _put(found.folder, into)
     except OSError as error:
         raise of_os(error, found.uri, into) from error
+
+
+def _put(folder: Path, into: Path) -> None:
+    """What shutil.copytree does, but `into` keeps its rights and times, which a volume's root lets
+    only its owner change; and links may be there already, from an earlier start of a container."""
+    for path in folder.iterdir():
+        target = into / path.name
+        if path.is_symlink():
+            target.unlink(missing_ok=True)
+            target.symlink_to(path.readlink())
+        elif path.is_dir():
+            target.mkdir(exist_ok=True)
+            _put(path, target)
+        else:
+            shutil.copy(path, target)
