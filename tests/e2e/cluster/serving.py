@@ -72,7 +72,8 @@ def s3(held: dict[str, bytes]) -> type[BaseHTTPRequestHandler]:
                 self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
                 return
             if self.command == "GET":
-                print(key, flush=True)
+                sys.stdout.write(f"{key}\n")  # whole lines: several threads write
+                sys.stdout.flush()
             start = int(self.headers.get("Range", "bytes=0-")[len("bytes=") :].partition("-")[0])
             last = len(content) - 1
             status = 206 if "Range" in self.headers else 200

@@ -49,14 +49,14 @@ def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
 @beside
 def test_a_job_with_files_of_its_own_is_suspended_and_starts_again(stage: Stage) -> None:
     job = stage.job("own")
-    user.applied(job, STEPS, MODEL)
+    user.applied(job, LONG, MODEL)
     job.trains(2)
     user.asks(job, "suspend", job.name)
     job.reaches("Suspended")
     assert job.pods() == []
     user.asks(job, "resume", job.name)
     job.completes()
-    once(job, STEPS, user.TASKS)
+    once(job, LONG, user.TASKS)
 
 
 @beside
@@ -117,7 +117,7 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
         assert (out / "model.safetensors").exists()
 
 
-@pytest.mark.alone
+@beside
 def test_a_suspension_that_is_taken_back_while_it_saves_costs_only_time(stage: Stage) -> None:
     job = stage.job()
     job.submit(team())
@@ -130,6 +130,7 @@ def test_a_suspension_that_is_taken_back_while_it_saves_costs_only_time(stage: S
     same_as(job, stage.undisturbed())
 
 
+@pytest.mark.alone
 def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgraded(
     stage: Stage,
 ) -> None:
