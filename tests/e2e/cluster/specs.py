@@ -54,6 +54,7 @@ def team(steps: int = STEPS, **changes: Any) -> Spec:
         "batch": {"tasksPerStep": TASKS, "groupSize": GROUP},
         "pipeline": {"deterministic": True},
         "checkpoint": {"everySteps": 2, "claim": {"size": "1Gi"}},
+        "shm": {"size": "128Mi"},  # asked for: several such jobs are beside each other on a node
     }
     return copy.deepcopy(spec | changes)
 
