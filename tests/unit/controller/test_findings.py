@@ -110,3 +110,5 @@ def test_what_a_later_version_makes_of_a_spec_ends_no_job_that_ran() -> None:
     accepted = next(one for one in status["conditions"] if one["type"] == "Accepted")
     assert (accepted["status"], accepted["message"]) == ("False", "spec.steps: too few")
     assert plan(status, ran, Phase.RUNNING).wish is Wish.AS_IT_IS
+    failed = replace(ran, orchestrator=JobState.FAILED)
+    assert next_status({}, failed, find(failed), Phase.FAILED, SPEC)["reason"] == "JobFailed"

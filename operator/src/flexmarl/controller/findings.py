@@ -102,8 +102,9 @@ def _lost(pods: Sequence[Pod]) -> Finding:
 def _unmounted(pod: Pod) -> Finding:
     said = shortened(pod.unmounted)
     if "Multi-Attach" in said:
-        what = "a claim that is not ReadWriteMany serves one node: create the job anew with "
-        what += "spec.checkpoint.claim.accessMode ReadWriteMany, or have its pods on one node"
+        what = "a claim that is not ReadWriteMany serves one node: have these pods on one node, or "
+        what += "create the job anew with a claim of accessMode ReadWriteMany (spec.checkpoint, "
+        what += "spec.cache)"
     elif "not found" in said:
         what = "create what is not found"
     else:
