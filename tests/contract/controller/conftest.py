@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,36 @@ class World:
             assert time.monotonic() < end, status
         return status
 
+    async def runs(self, key: Key, ip: str = "127.0.0.1") -> dict[str, Any]:
+        """Say of every pod that it is ready, until the job is Running. `ip`: of all of them."""
+        end = time.monotonic() + 60
+        while (status := await self.look(key)).get("phase") != "Running":
+            assert time.monotonic() < end, status
+            for name in await self.names("Pod"):
+                await self.says(name, running(), ip=ip)
+        return status
+
+    async def says(
+        self,
+        pod: str,
+        *containers: Manifest,
+        first: Sequence[Manifest] = (),
+        phase: str = "Running",
+        ip: str = "",
+    ) -> None:
+        """A kubelet's words on a pod, which is ready when it runs."""
+        ready = "True" if phase == "Running" else "False"
+        status: Manifest = {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": ready}],
+            "containerStatuses": [*containers],
+            "initContainerStatuses": [*first],
+        }
+        if ip:
+            status |= {"podIP": ip, "podIPs": [{"ip": ip}]}
+        at = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/status"
+        await self.change(at, {"status": status})
+
     async def limit(self, name: str, hard: Mapping[str, str]) -> None:
         """By a ResourceQuota."""
         where = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
@@ -101,6 +131,20 @@ class World:
         labels = "" if kind == "MARLJob" else JOB_LABEL
         found = await self.cluster.listed(kind, self.namespace, labels=labels)
         return {one["metadata"]["name"] for one in found}
+
+
+def running(name: str = "main", **more: Any) -> Manifest:
+    """A container's status."""
+    state = {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    return {"name": name, "ready": True, "restartCount": 0, "image": "x", "imageID": "x"} | (
+        state | more
+    )
+
+
+def ended(code: int, message: str = "") -> Manifest:
+    """A state of one."""
+    said = {"exitCode": code, "reason": "Error", "message": message, "containerID": "test://1"}
+    return {"terminated": said | {"finishedAt": "2026-01-01T00:00:01Z"}}
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from tests.contract.controller.conftest import World
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import JOB_LABEL, Manifest
-from flexmarl.controller.observed import workload
 from flexmarl.controller.render import WORKLOADS
+from flexmarl.controller.seeing import workload
 from flexmarl.controller.troubles import Troubles
 
 KINDS = (*UNWATCHED, *WORKLOADS, "PersistentVolumeClaim")
@@ -164,7 +164,7 @@ async def test_a_deleted_job_leaves_nothing_but_its_claim(world: World) -> None:
 
 async def test_a_job_that_is_over_goes_after_its_time(world: World) -> None:
     key = await world.submit(job(activeDeadlineSeconds=1, ttlSecondsAfterFinished=2))
-    await world.look(key)
+    await world.runs(key)
     status = await world.until(key, "DeadlineExceeded")
     assert status["phase"] == "Failed"
     await world.gone("MARLJob", key=key)

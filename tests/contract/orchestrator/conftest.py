@@ -32,6 +32,7 @@ from flexmarl.data.tasks import tasks_of_step
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
+from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.run import run_job
 from flexmarl.orchestrator.rundir import lines
@@ -63,9 +64,9 @@ class Team:
     memory: Memory
     ledger: Ledger
 
-    async def run(self, limits: Limits = QUICK, **settings: Any) -> None:
+    async def run(self, limits: Limits = QUICK, desk: Desk | None = None, **settings: Any) -> None:
         async with asyncio.timeout(60):
-            await run_job(self.job, self.settings.model_copy(update=settings), limits)
+            await run_job(self.job, self.settings.model_copy(update=settings), limits, desk)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         return lines(self.settings.run_dir / f"{name}.jsonl")

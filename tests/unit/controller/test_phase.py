@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.controller.seen import a_pod, document, observations, seen, subject
 
 from flexmarl.controller.capacity import Room, Rooms
+from flexmarl.controller.clock import seconds
 from flexmarl.controller.findings import GANG, find
 from flexmarl.controller.observed import (
     Ended,
@@ -16,11 +17,10 @@ from flexmarl.controller.observed import (
     Observed,
     Progress,
     Workload,
-    seconds,
-    workload,
 )
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Wish, plan
+from flexmarl.controller.seeing import workload
 from flexmarl.controller.status import next_status, phase_of
 
 SPEC = subject().job.spec

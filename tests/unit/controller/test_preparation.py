@@ -10,7 +10,7 @@ from tests.unit.controller.seen import INSTALLATION, document, seen, subject
 
 from flexmarl.contracts import rules
 from flexmarl.contracts.preparation import CONTAINER, PACKED, Found, Kind, Preparation, Report
-from flexmarl.controller import observed
+from flexmarl.controller import seeing
 from flexmarl.controller.findings import find
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Observed, Pod, Workload
@@ -219,7 +219,7 @@ def ended(code: int, *found: Found, text: str = "") -> dict[str, Any]:
 
 
 def of(*manifests: Manifest) -> Observed:
-    pods_ = tuple(observed.pod(one) for one in manifests)
+    pods_ = tuple(seeing.pod(one) for one in manifests)
     # The orchestrator's Job counts one.
     workload = Workload("StatefulSet", "x", "engine", len(pods_) - 1)
     return seen(pods=pods_, workloads=(workload,))
@@ -256,9 +256,9 @@ def test_a_source_that_may_come_back_is_waited_for() -> None:
 
 
 def test_trying_again_is_no_restart() -> None:
-    pod = observed.pod(manifest({"running": {}}, lastState=ended(75, AWAY)))
+    pod = seeing.pod(manifest({"running": {}}, lastState=ended(75, AWAY)))
     assert (pod.restarts, pod.most_restarts, pod.ended) == (0, 0, None)
-    failed = observed.pod(manifest(ended(75, AWAY), "orchestrator", phase="Failed"))
+    failed = seeing.pod(manifest(ended(75, AWAY), "orchestrator", phase="Failed"))
     assert failed.restarts == 0
 
 
@@ -325,5 +325,5 @@ def test_pods_without_a_first_container_are_prepared() -> None:
     plain = manifest({})
     plain["spec"]["initContainers"] = []
     plain["status"]["initContainerStatuses"] = []
-    pod: Pod = observed.pod(plain)
+    pod: Pod = seeing.pod(plain)
     assert pod.prepared

@@ -1,18 +1,14 @@
-"""What the controller knows of a job at one moment, out of the API server's objects; pure."""
+"""What the controller knows of a job at one moment; pure. `seeing` makes it of the API server's
+objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
-from flexmarl.contracts.preparation import CONTAINER, Report
-from flexmarl.controller.capacity import Amounts, Rooms, requests
-from flexmarl.controller.names import POLICY_LABEL, POOL_LABEL, ROLE_LABEL, Manifest
-
-SILENT_SECONDS = 5.0
+from flexmarl.contracts.preparation import Report
+from flexmarl.controller.capacity import Amounts, Rooms
 
 
 class JobState(StrEnum):
@@ -64,6 +60,12 @@ class Pod:
     """What it said last; without one it counts as any other container."""
     disrupted: bool = False
     """Failed by no fault of its own: evicted, preempted, its node gone."""
+    gone_by: float = 0
+    """When it should be gone, its grace over; 0: it is not being deleted."""
+    unstarted_since: float = 0
+    """Since when it has a node on which nothing is set up for it; 0: it has none, or all is."""
+    unmounted: str = ""
+    """Why that is, in the words of its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Observed:
     deadline: float | None = None
     problems: tuple[str, ...] = ()
     """Why the spec cannot be used."""
+    ran: bool = False
+    """All its pods were ready before."""
     orchestrator: JobState = JobState.ABSENT
     orchestrator_reason: str = ""
     pods: tuple[Pod, ...] = ()
@@ -144,127 +148,3 @@ class Observed:
     @property
     def wanted_pods(self) -> int:
         return sum(one.replicas for one in self.workloads if one.kind != "Job") + 1
-
-
-def seconds(text: str | None) -> float:
-    """A time of the API server as seconds since 1970; 0 when there is none."""
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
-
-
-def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
-    """Of a Job, and the API server's reason when it failed."""
-    if manifest is None:
-        return JobState.ABSENT, ""
-    for condition in manifest.get("status", {}).get("conditions", ()):
-        if condition["status"] == "True" and condition["type"] == "Complete":
-            return JobState.COMPLETE, ""
-        if condition["status"] == "True" and condition["type"] in ("Failed", "FailureTarget"):
-            return JobState.FAILED, str(condition.get("reason", ""))
-    return JobState.ACTIVE, ""
-
-
-def pod(manifest: Mapping[str, Any]) -> Pod:
-    metadata, status = manifest["metadata"], manifest.get("status", {})
-    marks = metadata.get("labels", {})
-    everyone = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    first: Manifest = next((one for one in everyone if one["name"] == CONTAINER), {})
-    report = _report(first)
-    containers = [one for one in everyone if report is None or one["name"] != CONTAINER]
-    has_first = any(one["name"] == CONTAINER for one in manifest["spec"].get("initContainers", ()))
-    prepared = not has_first or _ended_well(first)
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
-    scheduled = conditions.get("PodScheduled", {})
-    waiting: Manifest = next(
-        (state for one in everyone if (state := one.get("state", {}).get("waiting"))), {}
-    )
-    if report is not None and waiting.get("reason") == "CrashLoopBackOff" and not prepared:
-        waiting = {}  # the report says more
-    counts = [int(one.get("restartCount", 0)) for one in containers]
-    failed = status.get("phase") == "Failed" and (prepared or report is None)
-    stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
-    return Pod(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        role=marks.get(ROLE_LABEL, ""),
-        policy=marks.get(POLICY_LABEL, ""),
-        pool=marks.get(POOL_LABEL, ""),
-        phase=status.get("phase", "Pending"),
-        ready=conditions.get("Ready", {}).get("status") == "True",
-        deleting="deletionTimestamp" in metadata,
-        ip=status.get("podIP", ""),
-        node=manifest["spec"].get("nodeName", ""),
-        restarts=sum(counts) + failed,
-        most_restarts=max(counts, default=0),
-        waiting=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
-        unschedulable=scheduled.get("message", "") if stuck else "",
-        requests=requests(manifest["spec"]) if stuck else {},
-        node_selector=manifest["spec"].get("nodeSelector", {}),
-        ended=_ended(containers),
-        prepared=prepared,
-        report=report,
-        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
-    )
-
-
-def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) -> Workload:
-    """`made_by` and `steps` are the names of annotations."""
-    metadata = manifest["metadata"]
-    notes = metadata.get("annotations", {})
-    failures = [
-        str(one.get("message", ""))
-        for one in manifest.get("status", {}).get("conditions", ())
-        if one["type"] == "ReplicaFailure" and one["status"] == "True"
-    ]
-    old = now - seconds(metadata.get("creationTimestamp")) > SILENT_SECONDS
-    return Workload(
-        kind=manifest["kind"],
-        name=metadata["name"],
-        role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
-        pool=metadata.get("labels", {}).get(POOL_LABEL, ""),
-        replicas=int(manifest["spec"].get("replicas", 1)),
-        made_by=notes.get(made_by, ""),
-        steps=notes.get(steps, ""),
-        trouble=next(iter(failures), ""),
-        deleting="deletionTimestamp" in metadata,
-        uid=metadata["uid"],
-        silent=old and not failures and _lacks_pods(manifest),
-    )
-
-
-def _lacks_pods(manifest: Mapping[str, Any]) -> bool:
-    status = manifest.get("status", {})
-    if manifest["kind"] == "Job":
-        return not any(status.get(each) for each in ("active", "succeeded", "failed", "conditions"))
-    return int(status.get("replicas", 0)) < int(manifest["spec"].get("replicas", 1))
-
-
-def _ended_well(container: Mapping[str, Any]) -> bool:
-    found = container.get("state", {}).get("terminated")
-    return found is not None and found.get("exitCode") == 0
-
-
-def _report(container: Mapping[str, Any]) -> Report | None:
-    """Of the container that prepares a pod, from its last end."""
-    for state in (container.get("state", {}), container.get("lastState", {})):
-        if found := state.get("terminated"):
-            return Report.read(found.get("message", ""))
-    return None
-
-
-def pools(manifests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Replicas of workloads, by pool."""
-    marks = ((one["metadata"].get("labels", {}).get(POOL_LABEL), one) for one in manifests)
-    return {pool: int(one["spec"].get("replicas", 1)) for pool, one in marks if pool}
-
-
-def _ended(containers: Iterable[Manifest]) -> Ended | None:
-    """Of the container that failed, if one did."""
-    for one in containers:
-        for state in (one.get("state", {}), one.get("lastState", {})):
-            found = state.get("terminated")
-            if found and found.get("exitCode"):
-                return Ended(
-                    int(found["exitCode"]), found.get("reason", ""), found.get("message", "")
-                )
-    return None

@@ -14,7 +14,7 @@ class Phase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     SUSPENDING = "Suspending"
-    """Its last step is being saved, or pods are on their way out."""
+    """Its last step is being saved, or pods are on their way out; not to be taken back."""
     SUSPENDED = "Suspended"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -27,7 +27,7 @@ def next_phase(
     current: Phase, seen: Observed, findings: Sequence[Finding], *, overdue: bool = False
 ) -> Phase:
     """`overdue`: activeDeadlineSeconds have passed."""
-    hopeless = bool(seen.problems) or overdue or any(finding.fatal for finding in findings)
+    hopeless = overdue or any(finding.fatal for finding in findings)
     goes_on = current is Phase.RUNNING and seen.orchestrator is JobState.ACTIVE
     match seen:
         case _ if current in FINAL:
@@ -38,8 +38,12 @@ def next_phase(
             found = Phase.FAILED
         case _ if hopeless:
             found = Phase.FAILED
-        case Observed(suspend=True):
-            found = Phase.SUSPENDING if seen.pods or seen.workloads else Phase.SUSPENDED
+        case _ if seen.suspend or current is Phase.SUSPENDING:
+            # Once begun it goes to its end: an orchestrator that was asked to save rests for good.
+            if seen.pods or seen.workloads:
+                found = Phase.SUSPENDING
+            else:
+                found = Phase.SUSPENDED if seen.suspend else Phase.STARTING
         case _ if seen.complete_pods or goes_on:  # a pod that comes back starts nothing anew
             found = Phase.RUNNING
         case _:

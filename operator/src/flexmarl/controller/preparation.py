@@ -9,6 +9,7 @@ from flexmarl.controller.names import EXPERIENCE
 from flexmarl.controller.observed import Finding, Observed, Pod
 
 Reason = tuple[str, str]
+"""A word for machines, a sentence for people."""
 FAILED = "Failed"
 """Phase of a pod."""
 

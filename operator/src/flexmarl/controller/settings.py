@@ -4,11 +4,12 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flexmarl.contracts.cluster import CONTROLLER
 from flexmarl.controller.render.parts import Installation
+from flexmarl.controller.store import checked
 
 
 class ControllerSettings(BaseSettings):
@@ -42,6 +43,11 @@ class ControllerSettings(BaseSettings):
     progress_seconds: float = 2
     workers: int = 2
     """Jobs that are looked at at once, each with some requests at a time."""
+
+    @field_validator("store_url")
+    @classmethod
+    def _names_a_store(cls, url: str) -> str:
+        return checked(url) if url else url
 
     def installation(self) -> Installation:
         what = [self.images, self.image_pull_policy, self.image_pull_secrets]

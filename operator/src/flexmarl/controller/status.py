@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from flexmarl.contracts.cluster import PoolRole
 from flexmarl.contracts.job import MARLJobSpec
-from flexmarl.controller.findings import last_words
+from flexmarl.controller.clock import clock, stamp
+from flexmarl.controller.conditions import conditions, dated, waiting_for
+from flexmarl.controller.findings import STUCK, last_words
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod
 from flexmarl.controller.phase import FINAL, Phase
-from flexmarl.controller.preparation import fetched, passed
-
-Reason = tuple[str, str]
-"""A word for machines, a sentence for people."""
+from flexmarl.controller.preparation import Reason
 
 
 def phase_of(status: Mapping[str, Any]) -> Phase:
     return Phase(status.get("phase") or Phase.PENDING)
 
 
-def overdue(status: Mapping[str, Any], seen: Observed) -> bool:
-    """Whether the job has run for longer than it may."""
-    started = status.get("startTime")
-    return bool(started and seen.deadline) and seen.now > due(status, seen)
+def troubled(status: Mapping[str, Any], findings: Iterable[Finding]) -> bool:
+    """Whether its reason is something that stands in the way."""
+    found = any(finding.reason == status["reason"] for finding in findings)
+    return found or phase_of(status) is Phase.FAILED
 
 
-def due(status: Mapping[str, Any], seen: Observed) -> float:
-    """When activeDeadlineSeconds will have passed; infinite without them."""
-    started = status.get("startTime")
-    if not started or seen.deadline is None:
-        return float("inf")
-    return datetime.fromisoformat(started).timestamp() + seen.deadline
+def is_news(before: Mapping[str, Any], status: Mapping[str, Any], *, trouble: bool) -> bool:
+    """Whether people are to hear of it: another phase, or another trouble."""
+    if status["phase"] != before.get("phase"):
+        return True
+    return trouble and status["reason"] != before.get("reason")
 
 
 def next_status(
@@ -45,13 +42,12 @@ def next_status(
 ) -> Manifest:
     """The whole status. Nothing in it changes while nothing happens."""
     found: Manifest = {"phase": phase.value, "observedGeneration": seen.generation}
-    now = _time(seen.now)
+    now = stamp(seen.now)
     if phase in FINAL and phase_of(before) is phase:  # what was said when it ended stays
         return {**before, **found}
     reason, message = explain(before, seen, findings, phase)
     found |= {"reason": reason, "message": message}
-    if phase is not Phase.PENDING:
-        found["startTime"] = before.get("startTime") or now
+    found |= clock(before, phase, seen.now)
     if phase in FINAL:
         found["completionTime"] = now
     if phase is Phase.SUSPENDING:
@@ -62,8 +58,8 @@ def next_status(
     found |= _progress(before, seen, spec)
     if spec is not None:
         found |= _pods(spec, before, seen)
-    conditions = _conditions(seen, findings, phase, (reason, message))
-    found["conditions"] = _dated(before.get("conditions", ()), conditions, now)
+    made = conditions(seen, findings, phase, (reason, message))
+    found["conditions"] = dated(before.get("conditions", ()), made, now)
     return found
 
 
@@ -72,6 +68,7 @@ def explain(
 ) -> Reason:
     """Why the job is in this phase, and what to do about it where there is something to do."""
     trouble = next(iter(findings), None)
+    stuck = next((one for one in findings if one.reason == STUCK), None)
     match phase:
         case Phase.COMPLETE:
             found = "Trained", "every step is trained"
@@ -79,10 +76,16 @@ def explain(
             found = _why_failed(before, seen, trouble)
         case Phase.SUSPENDED:
             found = "Suspended", "no pods; set spec.suspend to false and the job goes on"
-        case Phase.SUSPENDING if seen.orchestrator is JobState.ACTIVE:
-            found = "SavingState", "the last finished step is being saved"
+        case Phase.SUSPENDING if stuck is not None:
+            found = stuck.reason, stuck.message
         case Phase.SUSPENDING:
-            found = "DeletingPods", f"{len(seen.pods)} pods are on their way out"
+            then = "" if seen.suspend else "; then the job starts again"
+            saving = seen.orchestrator is JobState.ACTIVE
+            found = (
+                ("SavingState", f"the last finished step is being saved{then}")
+                if saving
+                else ("DeletingPods", f"{len(seen.pods)} pods are on their way out{then}")
+            )
         case Phase.PENDING:
             found = "Unseen", ""
         case _ if trouble is not None:
@@ -91,13 +94,11 @@ def explain(
             said = seen.progress
             found = (said.phase, said.message) if said and said.phase else ("Running", "")
         case _:
-            found = "PodsNotReady", _waiting_for(seen)
+            found = "PodsNotReady", waiting_for(seen)
     return found
 
 
 def _why_failed(before: Mapping[str, Any], seen: Observed, trouble: Finding | None) -> Reason:
-    if seen.problems:
-        return "InvalidSpec", "; ".join(seen.problems)
     if trouble is not None and trouble.fatal:
         return trouble.reason, trouble.message
     if seen.orchestrator is JobState.FAILED:
@@ -110,14 +111,6 @@ def _why_failed(before: Mapping[str, Any], seen: Observed, trouble: Finding | No
         return "JobFailed", says
     after = seen.deadline or 0
     return "DeadlineExceeded", f"not complete after activeDeadlineSeconds, {after:g} s"
-
-
-def _waiting_for(seen: Observed) -> str:
-    waiting = sorted(pod.name for pod in seen.pods if not pod.ready and not pod.deleting)
-    if not waiting:
-        return "pods are being made"
-    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-    return f"waiting for {', '.join(waiting[:3])}{more}"
 
 
 def _ended(seen: Observed) -> list[Pod]:
@@ -212,72 +205,3 @@ def _pods(spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed) -> Manif
         wanted = sum(one.replicas for one in seen.workloads if one.pool == pool.name)
         pools.append({"name": pool.name, "ready": ready(mine), "wanted": wanted, "max": pool.max})
     return {"policies": policies, "pools": pools}
-
-
-def _conditions(
-    seen: Observed, findings: Sequence[Finding], phase: Phase, why: Reason
-) -> list[Manifest]:
-    problems = "; ".join(seen.problems)
-    ready = seen.complete_pods and phase in (Phase.STARTING, Phase.RUNNING)
-    trouble = next(iter(findings), None)
-    if ready:
-        pods: Reason = "AllReady", ""
-    elif trouble is not None:
-        pods = trouble.reason, trouble.message
-    elif phase in (Phase.STARTING, Phase.RUNNING):
-        pods = "PodsNotReady", _waiting_for(seen)
-    else:
-        pods = why
-    suspended = phase is Phase.SUSPENDED
-    return [
-        _condition("Accepted", not problems, "InvalidSpec" if problems else "Valid", problems),
-        *_preparation(seen, phase, why),
-        _condition("PodsReady", ready, *pods),
-        _condition("Suspended", suspended, *(why if suspended else ("NotSuspended", ""))),
-        _condition("Complete", phase is Phase.COMPLETE, *_outcome(phase, Phase.COMPLETE, why)),
-        _condition("Failed", phase is Phase.FAILED, *_outcome(phase, Phase.FAILED, why)),
-    ]
-
-
-def _preparation(seen: Observed, phase: Phase, why: Reason) -> list[Manifest]:
-    """Whether pods could be made fit for their processes."""
-    if phase is Phase.COMPLETE:
-        said = ((True, ("Fetched", "")), (True, ("Passed", "")))
-    elif phase in (Phase.STARTING, Phase.RUNNING) or (phase is Phase.FAILED and seen.pods):
-        said = (fetched(seen), passed(seen))
-    else:
-        said = ((False, why), (False, why))
-    names = ("ModelsFetched", "PreflightPassed")
-    return [_condition(name, holds, *text) for name, (holds, text) in zip(names, said, strict=True)]
-
-
-def _outcome(phase: Phase, wanted: Phase, why: Reason) -> Reason:
-    return why if phase is wanted else ("NotFinished" if phase not in FINAL else phase.value, "")
-
-
-def _condition(kind: str, holds: bool, reason: str, message: str) -> Manifest:
-    return {
-        "type": kind,
-        "status": "True" if holds else "False",
-        "reason": reason,
-        "message": message,
-    }
-
-
-def _dated(
-    before: Iterable[Mapping[str, Any]], conditions: Iterable[Manifest], now: str
-) -> list[Manifest]:
-    """Each with the time since when its status holds."""
-    known = {one["type"]: one for one in before}
-    found = []
-    for condition in conditions:
-        old = known.get(condition["type"], {})
-        same = old.get("status") == condition["status"]
-        found.append(
-            {**condition, "lastTransitionTime": old["lastTransitionTime"] if same else now}
-        )
-    return found
-
-
-def _time(moment: float) -> str:
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -5,8 +5,11 @@ Other installations may use the same server: only what this one made is ever rem
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -16,9 +19,14 @@ from redis.exceptions import RedisError, ResponseError
 from flexmarl.experience.acl import acl_rules
 from flexmarl.experience.connection import connect
 from flexmarl.experience.keys import job_tag
+from flexmarl.runtime.errors import InvalidJobError, UnavailableError
 
 PREFIX = "flexmarl/"
 PAGE = 1000
+ANSWER_SECONDS = 5.0
+"""For one answer, and for the connection before the first."""
+PAUSE_SECONDS = 10.0
+"""Without an answer nobody asks for so long: looks at other jobs would wait as well, each anew."""
 
 
 def user_of(installation: str, namespace: str, name: str, uid: str) -> str:
@@ -43,11 +51,22 @@ def url_for(url: str, user: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{password}@{host}"))
 
 
+def checked(url: str) -> str:
+    """The same; ValueError when it is no URL of a store."""
+    try:
+        connect(url)
+    except InvalidJobError as error:
+        raise ValueError(str(error).removeprefix("store.url: ")) from error
+    return url
+
+
 class JobUsers:
-    """Users of jobs in the store at `url`. RedisError, OSError: it does not answer."""
+    """Users of jobs in the store at `url`. UnavailableError: it does not answer, or refuses."""
 
     def __init__(self, url: str, installation: str, namespaces: Collection[str] = ()) -> None:
         self._url, self._installation, self._namespaces = url, installation, namespaces
+        self._away: tuple[float, str] = 0.0, ""
+        """Until when it is not asked, and why."""
 
     def user(self, namespace: str, name: str, uid: str) -> str:
         return user_of(self._installation, namespace, name, uid)
@@ -55,14 +74,14 @@ class JobUsers:
     async def admit(self, namespace: str, name: str, uid: str, password: str) -> None:
         """Make the job's user, or see to it that it is as it should be."""
         rules = acl_rules(job_tag(namespace, name, uid))
-        async with connect(self._url) as client:
+        async with self._client() as client:
             user = self.user(namespace, name, uid)
             await _acl(client, "SETUSER", user, "reset", "on", f">{password}", *rules)
             await _save(client)
 
     async def users(self) -> set[str]:
         """Of jobs that this installation serves, or served."""
-        async with connect(self._url) as client:
+        async with self._client() as client:
             found = await _acl(client, "USERS")
         names = {os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in found}
         return sweepable(names, self._installation, self._namespaces)
@@ -71,22 +90,39 @@ class JobUsers:
         """Remove these users and all their keys."""
         prefix = _prefix(self._installation)
         tags = {user.removeprefix(prefix) for user in users}
-        async with connect(self._url) as client:
+        async with self._client() as client:
             cursor = 0
             while True:
-                cursor, keys = await client.scan(cursor, match="{*}:*", count=PAGE)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    cursor, keys = await client.scan(cursor, match="{*}:*", count=PAGE)
                 ours = [key for key in keys if _tag(os.fsdecode(key)) in tags]
                 if ours:
-                    await client.unlink(*ours)
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await client.unlink(*ours)
                 if cursor == 0:
                     break
             for user in users:
                 await _acl(client, "DELUSER", user)
             await _save(client)
 
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Redis]:
+        until, why = self._away
+        if time.monotonic() < until:
+            raise UnavailableError(why)
+        try:
+            async with connect(self._url) as client:
+                yield client
+        except (RedisError, OSError) as error:
+            silent = isinstance(error, TimeoutError) and not str(error)
+            why = f"no answer within {ANSWER_SECONDS:g} s" if silent else str(error)
+            self._away = time.monotonic() + PAUSE_SECONDS, why
+            raise UnavailableError(why) from error
+
 
 async def _acl(client: Redis, *words: str) -> Any:
-    return await client.execute_command("ACL", *words)  # type: ignore[no-untyped-call]
+    async with asyncio.timeout(ANSWER_SECONDS):
+        return await client.execute_command("ACL", *words)  # type: ignore[no-untyped-call]
 
 
 async def _save(client: Redis) -> None:
@@ -103,6 +139,3 @@ def _prefix(installation: str) -> str:
 
 def _tag(key: str) -> str:
     return key.partition("}:")[0].removeprefix("{")
-
-
-__all__ = ["JobUsers", "RedisError", "sweepable", "url_for", "user_of"]

@@ -20,6 +20,8 @@ ROOMS_SHARE = 0.05
 """Of the time may go into reading nodes and pods, of which a cluster has many thousands."""
 PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that take room."""
+SUMMARY = "Unable to attach or mount volumes"
+"""How the event begins that says least."""
 FORBIDDEN_SECONDS = 600.0
 """After so long a right is asked for again."""
 
@@ -30,22 +32,30 @@ class Troubles:
     def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
         self._cluster, self._namespaces = cluster, namespaces
         self._reading, self._counting = asyncio.Lock(), asyncio.Lock()
-        self._failures: dict[str, tuple[float, Mapping[str, str]]] = {}
-        """By namespace: until when it holds, and why objects of these uids make no pods."""
+        self._said: dict[tuple[str, ...], tuple[float, Mapping[str, str]]] = {}
+        """By namespace and reasons: until when it holds, and what events say of these uids."""
         self._rooms: tuple[float, Rooms | None] = 0.0, None
 
     async def failures(self, namespace: str) -> Mapping[str, str]:
         """Uid of a workload -> why it cannot make a pod, in the API server's words."""
+        return await self._events(namespace, "FailedCreate")
+
+    async def unmounted(self, namespace: str) -> Mapping[str, str]:
+        """Uid of a pod -> why it has no volume, in the words of its node."""
+        return await self._events(namespace, "FailedAttachVolume", "FailedMount")
+
+    async def _events(self, *about: str) -> Mapping[str, str]:
+        """A namespace, and reasons."""
         async with self._reading:
-            until, known = self._failures.get(namespace, (0.0, {}))
+            until, known = self._said.get(about, (0.0, {}))
             if time.monotonic() < until:
                 return known
             pause = EVENTS_SECONDS
             try:
-                known = await self._why(namespace)
+                known = await self._why(*about)
             except RefusedError as error:
                 known, pause = {}, _pause(error)
-            self._failures[namespace] = time.monotonic() + pause, known
+            self._said[about] = time.monotonic() + pause, known
             return known
 
     async def rooms(self) -> Rooms | None:
@@ -64,15 +74,16 @@ class Troubles:
             self._rooms = time.monotonic() + pause, known
             return known
 
-    async def _why(self, namespace: str) -> Mapping[str, str]:
-        latest: dict[str, tuple[str, str]] = {}
-        fields = "type=Warning,reason=FailedCreate"
-        async for page in self._cluster.pages("Event", namespace, fields=fields):
-            for one in page:
-                uid = one["involvedObject"].get("uid", "")
-                said = _moment(one), str(one.get("message", ""))
-                latest[uid] = max(latest.get(uid, said), said)
-        return {uid: message for uid, (_, message) in latest.items()}
+    async def _why(self, namespace: str, *reasons: str) -> Mapping[str, str]:
+        best: dict[str, tuple[bool, str, str]] = {}
+        for reason in reasons:
+            fields = f"type=Warning,reason={reason}"
+            async for page in self._cluster.pages("Event", namespace, fields=fields):
+                for one in page:
+                    uid, message = one["involvedObject"].get("uid", ""), str(one.get("message", ""))
+                    said = not message.startswith(SUMMARY), _moment(one), message
+                    best[uid] = max(best.get(uid, said), said)
+        return {uid: message for uid, (_, _, message) in best.items()}
 
     async def _left(self) -> Rooms:
         nodes: dict[str, Room] = {}

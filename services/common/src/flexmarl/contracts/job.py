@@ -196,7 +196,8 @@ class MARLJobSpec(Model):
     )
     """Another controller's name: this one leaves the job alone."""
     active_deadline_seconds: Positive | None = None
-    """From the first pod on, suspended time included; after them the job fails."""
+    """From the first time that it is Running, without the time from a suspension until it is so
+    again; after them the job fails."""
     ttl_seconds_after_finished: NonNegative | None = None
     """The finished job is deleted after so many seconds; none: never."""
     cache: CacheSpec = CacheSpec()

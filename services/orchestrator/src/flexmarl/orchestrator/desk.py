@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from flexmarl.contracts.v1 import orchestrator_pb2 as pb
@@ -25,6 +25,28 @@ class Desk:
         """Engines, by pool."""
         self.engines: Mapping[str, int] = {}
         """Those that serve it, by policy."""
+
+    async def unless_to_save(
+        self, work: Coroutine[Any, Any, None], beyond: asyncio.Event | None = None
+    ) -> bool:
+        """Whether `work` is done; False: it was given up, or not begun, because the job is to be
+        saved. Once it is `beyond` that, it is done nevertheless."""
+        if self.save.is_set():
+            work.close()
+            return False
+        working = asyncio.create_task(work)
+        asked = asyncio.create_task(self.save.wait())
+        try:
+            both: set[asyncio.Task[Any]] = {working, asked}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and not (beyond and beyond.is_set()):
+                return False
+            await working
+            return True
+        finally:
+            for task in (working, asked):
+                task.cancel()
+            await asyncio.gather(working, asked, return_exceptions=True)
 
 
 class DeskService(orchestrator_pb2_grpc.OrchestratorServicer):

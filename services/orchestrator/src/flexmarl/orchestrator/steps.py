@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import structlog
 from prometheus_client import Histogram
@@ -96,35 +95,17 @@ class Steps:
         async with asyncio.TaskGroup() as background:
             playing = background.create_task(rollouts.run())
             while True:
-                await self._evaluate()
+                if self._evaluates() and not await self._desk.unless_to_save(self._evaluate()):
+                    await self._save_and_rest(rollouts)
                 rollouts.stand_at(self._position.step)
                 if self._position.step == self._spec.steps:
                     break
-                if not await self._step_unless_asked_to_save(rollouts):
+                # Once all its groups are played a step goes to its end: trainers may have
+                # committed it.
+                played = rollouts.step(self._position.step).complete
+                if not await self._desk.unless_to_save(self._step(rollouts), played):
                     await self._save_and_rest(rollouts)
             playing.cancel()
-
-    async def _step_unless_asked_to_save(self, rollouts: Rollouts) -> bool:
-        """One step; False: it was given up, or not begun, because the job is to be saved.
-
-        A step all of whose groups are played goes to its end: trainers may have committed it.
-        """
-        if self._desk.save.is_set():
-            return False
-        step = rollouts.step(self._position.step)
-        stepping = asyncio.create_task(self._step(rollouts))
-        asked = asyncio.create_task(self._desk.save.wait())
-        try:
-            both: set[asyncio.Task[Any]] = {stepping, asked}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not stepping.done() and not step.complete.is_set():
-                return False
-            await stepping
-            return True
-        finally:
-            for task in (stepping, asked):
-                task.cancel()
-            await asyncio.gather(stepping, asked, return_exceptions=True)
 
     async def _save_and_rest(self, rollouts: Rollouts) -> None:
         """Save where the job stands, say so, and wait for the end of this process."""
@@ -143,11 +124,13 @@ class Steps:
         log.info("saved, resting", step=position.step)
         await asyncio.Event().wait()
 
+    def _evaluates(self) -> bool:
+        """Unless that is not due, or was done."""
+        return eval_due(self._spec, self._position.step, self._record.evaluated)
+
     async def _evaluate(self) -> None:
-        """The version that the job stands at, unless that is not due or was done."""
+        """The version that the job stands at."""
         version = self._position.step
-        if not eval_due(self._spec, version, self._record.evaluated):
-            return
         evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs.held_out)
         self._report.now(Phase.EVALUATING, version, groups=evaluation.progress)
         line = await evaluation.run()
@@ -244,11 +227,21 @@ class Steps:
         """Fail when nothing can come of the step's groups any more."""
         await step.complete.wait()
         step.must_have_scored()
-        await asyncio.sleep(self._parts.limits.train_tail)
+        await self._tail()
         raise JobFailedError(
             f"step {step.number}: all groups were played {self._parts.limits.train_tail:g} s ago "
             f"and the trainers are not done; see their logs"
         )
+
+    async def _tail(self) -> None:
+        """The time that trainers may take for the end of a step, from when all were there: one that
+        is away is waited for in `training`."""
+        seconds = self._parts.limits.train_tail
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            if self._parts.training.away():
+                until = now + seconds
+            await asyncio.sleep(min(seconds / 10, 1.0))
 
     async def _last_answers(self, step: Step) -> None:
         """A trainer may be done before the last answer is here; that one is still worth having."""

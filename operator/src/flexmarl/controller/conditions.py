@@ -1,0 +1,84 @@
+"""The conditions of a job's status; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flexmarl.controller.names import Manifest
+from flexmarl.controller.observed import Finding, Observed
+from flexmarl.controller.phase import FINAL, Phase
+from flexmarl.controller.preparation import Reason, fetched, passed
+
+
+def waiting_for(seen: Observed) -> str:
+    waiting = sorted(pod.name for pod in seen.pods if not pod.ready and not pod.deleting)
+    if not waiting:
+        return "pods are being made"
+    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+    return f"waiting for {', '.join(waiting[:3])}{more}"
+
+
+def conditions(
+    seen: Observed, findings: Sequence[Finding], phase: Phase, why: Reason
+) -> list[Manifest]:
+    problems = "; ".join(seen.problems)
+    ready = seen.complete_pods and phase in (Phase.STARTING, Phase.RUNNING)
+    trouble = next(iter(findings), None)
+    if ready:
+        pods: Reason = "AllReady", ""
+    elif trouble is not None:
+        pods = trouble.reason, trouble.message
+    elif phase in (Phase.STARTING, Phase.RUNNING):
+        pods = "PodsNotReady", waiting_for(seen)
+    else:
+        pods = why
+    suspended = phase is Phase.SUSPENDED
+    return [
+        _condition("Accepted", not problems, "InvalidSpec" if problems else "Valid", problems),
+        *_preparation(seen, phase, why),
+        _condition("PodsReady", ready, *pods),
+        _condition("Suspended", suspended, *(why if suspended else ("NotSuspended", ""))),
+        _condition("Complete", phase is Phase.COMPLETE, *_outcome(phase, Phase.COMPLETE, why)),
+        _condition("Failed", phase is Phase.FAILED, *_outcome(phase, Phase.FAILED, why)),
+    ]
+
+
+def _preparation(seen: Observed, phase: Phase, why: Reason) -> list[Manifest]:
+    """Whether pods could be made fit for their processes."""
+    if phase is Phase.COMPLETE:
+        said = ((True, ("Fetched", "")), (True, ("Passed", "")))
+    elif phase in (Phase.STARTING, Phase.RUNNING) or (phase is Phase.FAILED and seen.pods):
+        said = (fetched(seen), passed(seen))
+    else:
+        said = ((False, why), (False, why))
+    names = ("ModelsFetched", "PreflightPassed")
+    return [_condition(name, holds, *text) for name, (holds, text) in zip(names, said, strict=True)]
+
+
+def _outcome(phase: Phase, wanted: Phase, why: Reason) -> Reason:
+    return why if phase is wanted else ("NotFinished" if phase not in FINAL else phase.value, "")
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Manifest:
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "reason": reason,
+        "message": message,
+    }
+
+
+def dated(
+    before: Iterable[Mapping[str, Any]], conditions: Iterable[Manifest], now: str
+) -> list[Manifest]:
+    """Each with the time since when its status holds."""
+    known = {one["type"]: one for one in before}
+    found = []
+    for condition in conditions:
+        old = known.get(condition["type"], {})
+        same = old.get("status") == condition["status"]
+        found.append(
+            {**condition, "lastTransitionTime": old["lastTransitionTime"] if same else now}
+        )
+    return found

@@ -1,0 +1,242 @@
+"""The API server's objects as what the controller knows of a job; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.preparation import CONTAINER, Report
+from flexmarl.controller.cache import Objects
+from flexmarl.controller.capacity import requests
+from flexmarl.controller.clock import seconds
+from flexmarl.controller.names import (
+    ENGINE,
+    EXPERIENCE,
+    MADE_BY,
+    ORCHESTRATOR,
+    POLICY_LABEL,
+    POOL_LABEL,
+    ROLE_LABEL,
+    STEPS,
+    TRAINER,
+    WORKER,
+    Manifest,
+    child,
+)
+from flexmarl.controller.observed import (
+    Ended,
+    Finding,
+    JobState,
+    Observed,
+    Pod,
+    Progress,
+    Workload,
+)
+from flexmarl.controller.render import WORKLOADS
+from flexmarl.runtime.process import HOPELESS
+
+MAIN = "main"
+"""The container of a pod's process."""
+SILENT_SECONDS = 5.0
+
+
+def observe(
+    there: Objects,
+    job: MARLJob | None,
+    problems: tuple[str, ...],
+    *,
+    now: float,
+    progress: Progress | None,
+    findings: Sequence[Finding],
+) -> Observed:
+    """`job`: that of `there`, unless it cannot be read; `progress`: what its orchestrator said
+    last; `findings`: what could not be applied."""
+    assert there.job is not None
+    metadata, spec = there.job["metadata"], there.job["spec"]
+    leader = there.children.get(("Job", child(metadata["name"], "orchestrator")))
+    state, reason = job_state(leader)
+    return Observed(
+        now=now,
+        name=metadata["name"],
+        generation=metadata.get("generation", 1),
+        created=seconds(metadata.get("creationTimestamp")),
+        suspend=bool(spec.get("suspend")),
+        suspend_timeout=float(spec.get("suspendTimeout", 300)),
+        deadline=spec.get("activeDeadlineSeconds"),
+        problems=problems,
+        ran=bool((there.job.get("status") or {}).get("startTime")),
+        orchestrator=state,
+        orchestrator_reason=reason,
+        pods=tuple(pod(one) for one in there.of("Pod")),
+        workloads=tuple(workload(one, MADE_BY, STEPS, now) for one in there.of(*WORKLOADS)),
+        progress=progress if state is JobState.ACTIVE else None,
+        findings=tuple(findings),
+        limits={} if job is None else _limits(job),
+    )
+
+
+def leader(there: Objects) -> Pod | None:
+    """The pod of the orchestrator that can be asked."""
+    mine = _of_role(there, ORCHESTRATOR)
+    ready = [one for one in mine if one.ready and not one.deleting]
+    return ready[-1] if ready else None
+
+
+def lost_its_store(there: Objects) -> bool:
+    """Whether the service in front of the store ended and is not back: it may not be admitted."""
+    return any(one.ended and not one.ready for one in _of_role(there, EXPERIENCE))
+
+
+def _of_role(there: Objects, role: str) -> list[Pod]:
+    marked = ((one["metadata"].get("labels", {}), one) for one in there.of("Pod"))
+    return [pod(one) for marks, one in marked if marks.get(ROLE_LABEL) == role]
+
+
+def _limits(job: MARLJob) -> dict[str, int]:
+    roles = job.spec.roles
+    return {
+        ORCHESTRATOR: roles.orchestrator.restart_policy.max,
+        WORKER: roles.worker.restart_policy.max,
+        ENGINE: roles.engine.restart_policy.max,
+        TRAINER: roles.trainer.restart_policy.max,
+        EXPERIENCE: roles.experience.restart_policy.max,
+    }
+
+
+def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
+    """Of a Job, and the API server's reason when it failed."""
+    if manifest is None:
+        return JobState.ABSENT, ""
+    for condition in manifest.get("status", {}).get("conditions", ()):
+        if condition["status"] == "True" and condition["type"] == "Complete":
+            return JobState.COMPLETE, ""
+        if condition["status"] == "True" and condition["type"] in ("Failed", "FailureTarget"):
+            return JobState.FAILED, str(condition.get("reason", ""))
+    return JobState.ACTIVE, ""
+
+
+def pod(manifest: Mapping[str, Any]) -> Pod:
+    metadata, status = manifest["metadata"], manifest.get("status", {})
+    marks = metadata.get("labels", {})
+    everyone = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    first: Manifest = next((one for one in everyone if one["name"] == CONTAINER), {})
+    report = _report(first)
+    containers = [one for one in everyone if report is None or one["name"] != CONTAINER]
+    has_first = any(one["name"] == CONTAINER for one in manifest["spec"].get("initContainers", ()))
+    prepared = not has_first or _ended_well(first)
+    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    scheduled = conditions.get("PodScheduled", {})
+    waiting: Manifest = next(
+        (state for one in everyone if (state := one.get("state", {}).get("waiting"))), {}
+    )
+    if report is not None and waiting.get("reason") == "CrashLoopBackOff" and not prepared:
+        waiting = {}  # the report says more
+    counts = [int(one.get("restartCount", 0)) for one in containers]
+    failed = status.get("phase") == "Failed" and (prepared or report is None)
+    stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=marks.get(ROLE_LABEL, ""),
+        policy=marks.get(POLICY_LABEL, ""),
+        pool=marks.get(POOL_LABEL, ""),
+        phase=status.get("phase", "Pending"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        ip=status.get("podIP", ""),
+        node=manifest["spec"].get("nodeName", ""),
+        restarts=sum(counts) + failed,
+        most_restarts=max(counts, default=0),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "") if stuck else "",
+        requests=requests(manifest["spec"]) if stuck else {},
+        node_selector=manifest["spec"].get("nodeSelector", {}),
+        ended=_ended(containers),
+        prepared=prepared,
+        report=report,
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+        gone_by=seconds(metadata.get("deletionTimestamp")),
+        unstarted_since=_unstarted_since(status, conditions, everyone),
+    )
+
+
+def _unstarted_since(
+    status: Mapping[str, Any], conditions: Mapping[str, Manifest], everyone: Iterable[Manifest]
+) -> float:
+    scheduled = conditions.get("PodScheduled", {})
+    mounted = conditions.get("PodReadyToStartContainers", {}).get("status") == "True"
+    begun = any("waiting" not in one.get("state", {"waiting": {}}) for one in everyone)
+    if status.get("phase", "Pending") != "Pending" or scheduled.get("status") != "True":
+        return 0
+    return 0 if mounted or begun else seconds(scheduled.get("lastTransitionTime"))
+
+
+def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) -> Workload:
+    """`made_by` and `steps` are the names of annotations."""
+    metadata = manifest["metadata"]
+    notes = metadata.get("annotations", {})
+    failures = [
+        str(one.get("message", ""))
+        for one in manifest.get("status", {}).get("conditions", ())
+        if one["type"] == "ReplicaFailure" and one["status"] == "True"
+    ]
+    old = now - seconds(metadata.get("creationTimestamp")) > SILENT_SECONDS
+    return Workload(
+        kind=manifest["kind"],
+        name=metadata["name"],
+        role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
+        pool=metadata.get("labels", {}).get(POOL_LABEL, ""),
+        replicas=int(manifest["spec"].get("replicas", 1)),
+        made_by=notes.get(made_by, ""),
+        steps=notes.get(steps, ""),
+        trouble=next(iter(failures), ""),
+        deleting="deletionTimestamp" in metadata,
+        uid=metadata["uid"],
+        silent=old and not failures and _lacks_pods(manifest),
+    )
+
+
+def _lacks_pods(manifest: Mapping[str, Any]) -> bool:
+    status = manifest.get("status", {})
+    if manifest["kind"] == "Job":
+        return not any(status.get(each) for each in ("active", "succeeded", "failed", "conditions"))
+    return int(status.get("replicas", 0)) < int(manifest["spec"].get("replicas", 1))
+
+
+def _ended_well(container: Mapping[str, Any]) -> bool:
+    found = container.get("state", {}).get("terminated")
+    return found is not None and found.get("exitCode") == 0
+
+
+def _report(container: Mapping[str, Any]) -> Report | None:
+    """Of the container that prepares a pod, from its last end."""
+    for state in (container.get("state", {}), container.get("lastState", {})):
+        if found := state.get("terminated"):
+            return Report.read(found.get("message", ""))
+    return None
+
+
+def pools(manifests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Replicas of workloads, by pool."""
+    marks = ((one["metadata"].get("labels", {}).get(POOL_LABEL), one) for one in manifests)
+    return {pool: int(one["spec"].get("replicas", 1)) for pool, one in marks if pool}
+
+
+def _ended(containers: Iterable[Manifest]) -> Ended | None:
+    """Of the container that failed, if one did.
+
+    Of several: one that no restart mends, else main unless it runs again (what is beside it ends
+    with it), else the last one.
+    """
+    found = []
+    for one in containers:
+        resting = one["name"] == MAIN and "running" not in one.get("state", {})
+        for state in (one.get("state", {}), one.get("lastState", {})):
+            end = state.get("terminated")
+            if end and end.get("exitCode"):
+                ended = Ended(int(end["exitCode"]), end.get("reason", ""), end.get("message", ""))
+                when = end.get("finishedAt") or ""
+                found.append((ended.exit_code == HOPELESS, resting, when, ended))
+    return max(found, key=lambda each: each[:3])[3] if found else None
