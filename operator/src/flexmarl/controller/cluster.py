@@ -122,10 +122,11 @@ class Cluster:
             accept = METADATA_ONLY if metadata_only else "application/json"
             page = await self.call("GET", path(kind, namespace), query=query, accept=accept)
             group = PLURALS[kind][0].split("/", 1)[1]
-            for item in page["items"]:
+            items = page["items"] or []  # of metadata alone an empty list is null
+            for item in items:
                 item["metadata"].pop("managedFields", None)  # large, and nobody looks at it
                 item |= {"kind": kind, "apiVersion": group}
-            yield page["items"]
+            yield items
             more = page["metadata"].get("continue", "")
             if not more:
                 return
