@@ -79,12 +79,15 @@ class Cluster:
         )
 
     async def write_status(self, job: Mapping[str, Any], status: Manifest) -> Manifest:
-        """Of this very job, not of another of its name. RefusedError."""
+        """Of the job as it was read. RefusedError, 409: it has changed, or is another by now.
+
+        Of a status the API server compares the version, and not the uid.
+        """
         metadata = job["metadata"]
         body = {
             "apiVersion": job["apiVersion"],
             "kind": job["kind"],
-            "metadata": {key: metadata[key] for key in ("name", "namespace", "uid")},
+            "metadata": {key: metadata[key] for key in ("name", "namespace", "resourceVersion")},
             "status": status,
         }
         return await self.call(

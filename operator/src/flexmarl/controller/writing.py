@@ -21,7 +21,7 @@ class Statuses:
         self._cluster, self._cache, self._series = cluster, cache, Series()
 
     async def write(self, key: Key, job: Manifest, status: Manifest, *, trouble: bool) -> bool:
-        """Unless it says so already. False: it is another job by now, so look again. RefusedError.
+        """Unless it says so already. False: the job has changed, so look again. RefusedError.
 
         `trouble`: the status tells of something that stands in the way.
         """
