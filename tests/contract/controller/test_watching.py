@@ -211,6 +211,16 @@ async def _many(asked: list[str]) -> bool:
     return asked.count("well") > 5
 
 
+async def test_the_resync_goes_round_where_there_is_no_job(world: World) -> None:
+    async with controller(world, resync=0.2) as started:
+        began = started._synced
+
+        async def went_round() -> bool:
+            return started._synced > began
+
+        await until(went_round)
+
+
 async def test_a_part_that_ended_is_no_health(world: World) -> None:
     async with controller(world) as started:
         assert started.healthy
