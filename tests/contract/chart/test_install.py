@@ -41,21 +41,21 @@ class Installed:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def upgrade(self, **values: Any) -> str:
-        flags = ("--install", "--create-namespace", "--reset-values")
+    def upgrade(self, flag: str = "--create-namespace", **values: Any) -> str:
+        flags = ("--install", "--reset-values", flag)
         chosen = {**REGISTRY, "crds.keep": False, **values}
         return self.say("upgrade", str(CHART), *flags, **chosen)
 
     def hooks(self) -> list[Manifest]:
         return [one for one in yaml.safe_load_all(self.say("get hooks")) if one]
 
-    def kubectl(self, *arguments: str, stdin: Manifest | None = None) -> str:
+    def kubectl(self, *arguments: str, stdin: Manifest | None = None, check: bool = True) -> str:
         program = layout().state / "bin/kubectl"
         command = [program, f"--kubeconfig={self.kubeconfig}", "-n", NAMESPACE, *arguments]
         done = subprocess.run(
             command, input=json.dumps(stdin), capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 or not check, done.stderr
         return done.stdout
 
     def get(self, kind: str, name: str) -> Manifest:
@@ -68,7 +68,7 @@ def installed(each_helm: Helm, kubeconfig: Path) -> Iterator[Installed]:
     """Nothing is installed yet; nothing stays."""
     found = Installed(each_helm, kubeconfig)
     yield found
-    found.say("uninstall")
+    found.say("uninstall", "--ignore-not-found")
     found.kubectl("delete", "storageclass", "--all")
     found.kubectl("delete", "secret,persistentvolumeclaim", "--all", "--wait=false")
     end = time.monotonic() + 60
@@ -99,6 +99,24 @@ def test_an_upgrade_keeps_the_stores_password(installed: Installed) -> None:
     before = installed.get("secret", "demo-flexmarl-store")["data"]
     installed.upgrade(controller_logLevel="DEBUG")
     assert installed.get("secret", "demo-flexmarl-store")["data"] == before
+
+
+def test_who_administers_a_namespace_alone_can_install(installed: Installed) -> None:
+    """What the README says; Roles and definition are somebody else's."""
+    installed.kubectl("create", "namespace", NAMESPACE, check=False)  # that of another test
+    what = "--resource=namespaces,storageclasses"
+    for words in (
+        ("clusterrole", "looks", "--verb=get,list", what),
+        ("clusterrolebinding", "looks", "--clusterrole=looks", "--user=alone"),
+        ("rolebinding", "alone", "--clusterrole=admin", "--user=alone"),
+    ):
+        installed.kubectl("create", *words, check=False)
+    end, can_i = time.monotonic() + 60, ("auth", "can-i", "list", "secrets", "--as=alone")
+    while "yes" not in installed.kubectl(*can_i, check=False):  # Kubernetes puts `admin` together
+        assert time.monotonic() < end
+    off = dict.fromkeys(("crds_enabled", "rbac_create", "rbac_aggregate"), False)
+    installed.upgrade("--kube-as-user=alone", watch_namespaces=[NAMESPACE], **off)
+    assert installed.get("deployment", "demo-flexmarl")
 
 
 def test_two_releases_serve_a_cluster_each_its_own_namespaces(installed: Installed) -> None:
