@@ -279,6 +279,12 @@ def test_who_may_reach_the_store(helm: Helm) -> None:
     ]
 
 
+def test_serving_less_cuts_no_running_job_off_the_store(helm: Helm) -> None:
+    policy = ("NetworkPolicy", "demo-flexmarl-store")
+    more, less = (helm.render({"watch.namespaces": ns}) for ns in ([], ["blue"]))
+    assert one(more, *policy)["spec"] == one(less, *policy)["spec"]
+
+
 def test_nobody_reads_the_controllers_metrics_unless_named(helm: Helm) -> None:
     name = ("NetworkPolicy", "demo-flexmarl")
     assert "ingress" not in one(helm.render(), *name)["spec"]
