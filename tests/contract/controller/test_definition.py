@@ -104,6 +104,6 @@ async def test_a_status_is_explained_and_loses_nothing(world: World) -> None:
         },
         {"phase": "Failed", "restarts": {}, "failure": {"role": "trainer", "message": ""}},
     ):
-        written = await world.cluster.write_status(job, status)
-        kept = {name: value for name, value in written["status"].items() if value is not None}
+        job = await world.cluster.write_status(job, status)
+        kept = {name: value for name, value in job["status"].items() if value is not None}
         assert kept == status
