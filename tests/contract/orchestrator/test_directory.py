@@ -169,11 +169,31 @@ async def test_closing_ends_what_is_still_in_flight(pods: Pods, directory: Direc
     await started.wait()
     del pods.behind["solver"]
     await directory.look()
-    async with asyncio.timeout(20):  # far below LEAVING_SECONDS
-        await directory.close()
-        with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
-            await call
+    await directory.close()
+    done, _ = await asyncio.wait({call}, timeout=20)  # far below LEAVING_SECONDS
+    assert done
+    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        await call
     pods.engines[address].gates[3].set()
+
+
+async def test_one_that_left_is_let_go_of_in_the_end(
+    pods: Pods, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAVING_SECONDS", 0.2)
+    pods.behind["solver"] = ["127.0.0.1"]
+    await directory.look()
+    ((address, stub),) = directory.engines["solver"].items()
+    pods.engines[address].gates[3] = asyncio.Event()
+    request = engine_pb2.LoadWeightsRequest(policy="solver")
+    request.weights.version = 3
+    call = asyncio.ensure_future(stub.LoadWeights(request, timeout=60))
+    del pods.behind["solver"]
+    await directory.look()
+    done, _ = await asyncio.wait({call}, timeout=20)
+    assert done
+    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        await call
 
 
 async def test_watching_looks_again_and_again(

@@ -173,17 +173,17 @@ async def test_difficulty_learns_of_dropped_groups_whatever_dies(
         worker = around.workers[0]
         worker.drops = lambda request: at(request) == (1, 2)
         worker.reward = lambda request: 0.0
-        last = asyncio.Event()
 
         def plays(request: Any) -> None:
             if at(request) == (1, 2) and request.final:
-                worker.gates[1, 2] = last
+                worker.gates[1, 2] = asyncio.Event()
 
         worker.plays = plays
         run = asyncio.ensure_future(around.run())
         await until(lambda: sum(at(r) == (1, 2) for r in around.requests) == 3)
         await crash(run)
-        last.set()
+        worker.plays = lambda request: None  # what was on its way never gets there
+        worker.gates.clear()
         await around.run()
         lines = around.lines("metrics")
         places = [

@@ -59,7 +59,7 @@ class Directory:
         self._engines = {policy: Members(engine_pb2_grpc.EngineStub) for policy in policies}
         self._pools = {pool: Members(engine_pb2_grpc.EngineStub) for pool in pools}
         self._known_workers, self._known_engines = list(workers), engines or {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], grpc.aio.Channel] = {}
 
     @property
     def workers(self) -> dict[str, rollout_pb2_grpc.RolloutAsyncStub]:
@@ -89,9 +89,12 @@ class Directory:
         for members in (self._workers, *self._engines.values(), *self._pools.values()):
             for one in members.channels.values():
                 await one.close()
-        for task in list(self._leaving):
+        leaving = dict(self._leaving)
+        for task in leaving:
             task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*leaving, return_exceptions=True)
+        for one in leaving.values():
+            await one.close()
 
     async def watch(self) -> None:
         """Until cancelled, look who is there."""
@@ -132,15 +135,23 @@ class Directory:
         for address in sorted(gone):
             log.info("left", address=address)
             del members.stubs[address]
-            task = asyncio.create_task(members.channels.pop(address).close(LEAVING_SECONDS))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            left = members.channels.pop(address)
+            task = asyncio.create_task(_close_later(left))
+            self._leaving[task] = left
+            task.add_done_callback(self._leaving.pop)
         for address in sorted(come):
             if self._discovery is not None:
                 log.info("found", address=address)
             members.channels[address] = opened = channel(address, self._token)
             members.stubs[address] = members.stub(opened)
         return bool(gone or come)
+
+
+async def _close_later(left: grpc.aio.Channel) -> None:
+    """Not by the channel's own grace: a close that is cancelled leaves calls as they are for good,
+    and one that comes after it does nothing."""
+    await asyncio.sleep(LEAVING_SECONDS)
+    await left.close()
 
 
 async def addresses(name: str) -> list[str] | None:
