@@ -50,7 +50,7 @@ class Installed:
         return [one for one in yaml.safe_load_all(self.say("get hooks")) if one]
 
     def kubectl(self, *arguments: str, stdin: Manifest | None = None, check: bool = True) -> str:
-        program = layout().state / "bin/kubectl"
+        program = str(layout().state / "bin/kubectl")
         command = [program, f"--kubeconfig={self.kubeconfig}", "-n", NAMESPACE, *arguments]
         done = subprocess.run(
             command, input=json.dumps(stdin), capture_output=True, text=True, check=False

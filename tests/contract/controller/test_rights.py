@@ -87,7 +87,7 @@ async def granted(world: World) -> set[Right]:
 async def cluster(kubeconfig: Path) -> AsyncIterator[Recorded]:
     """The same API server for the controller's account."""
     async with connection(str(kubeconfig)) as api:
-        api.set_default_header("Impersonate-User", f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}")
+        api.default_headers["Impersonate-User"] = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
         yield Recorded(api)
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -121,16 +122,16 @@ async def test_the_user_of_ones_own_store_needs_no_more_than_the_readme_says(
 ) -> None:
     readme = (repo / "charts/flexmarl/README.md").read_text()
     (line,) = re.findall(r"^ +(ACL SETUSER flexmarl .*)$", readme, re.MULTILINE)
-    async with shared_store(tmp_path, url):
-        async with connect(url) as store:
-            await store.execute_command(*line.replace("PASSWORD", "pw").split())
-            await store.set("{research/team/0f3c}:state", "1")
-            users = JobUsers(url_for(url, "flexmarl", "pw"), HERE)
-            await users.admit(*JOB, "first")
-            assert await users.users() == {users.user(*JOB)}
-            await users.forget({users.user(*JOB)})
-            assert await users.users() == set()
-            assert await store.keys() == []
+    async with shared_store(tmp_path, url), connect(url) as store:
+        command: Any = store.execute_command
+        await command(*line.replace("PASSWORD", "pw").split())
+        await store.set("{research/team/0f3c}:state", "1")
+        users = JobUsers(url_for(url, "flexmarl", "pw"), HERE)
+        await users.admit(*JOB, "first")
+        assert await users.users() == {users.user(*JOB)}
+        await users.forget({users.user(*JOB)})
+        assert await users.users() == set()
+        assert await store.keys() == []
 
 
 async def test_what_others_have_in_the_same_store_is_left_alone(url: str, tmp_path: Path) -> None:
