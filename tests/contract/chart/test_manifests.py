@@ -341,8 +341,8 @@ def test_helm_test_tells_how_the_job_stands_before_helm_gives_up(helm: Helm) -> 
 
 
 @pytest.mark.parametrize("size", ["3Gi", "3072Mi", "4G", "4000000000", "0.003Ti"])
-def test_a_claim_that_holds_the_stores_log_is_made(each_helm: Helm, size: str) -> None:
-    assert each_helm.render({"store.persistence.size": size})
+def test_a_claim_that_holds_the_stores_log_is_made(helm: Helm, size: str) -> None:
+    assert helm.render({"store.persistence.size": size})
 
 
 @pytest.mark.parametrize(
@@ -354,8 +354,8 @@ def test_a_claim_that_holds_the_stores_log_is_made(each_helm: Helm, size: str) -
         {"store.maxMemoryMib": 8192},
     ],
 )
-def test_a_claim_too_small_for_the_stores_log_is_refused(each_helm: Helm, values: Values) -> None:
-    assert "ask for at least" in each_helm.refusal({**REGISTRY, **values})
+def test_a_claim_too_small_for_the_stores_log_is_refused(helm: Helm, values: Values) -> None:
+    assert "ask for at least" in helm.refusal({**REGISTRY, **values})
 
 
 def test_the_controller_is_not_killed_for_being_slow(helm: Helm) -> None:
