@@ -14,6 +14,7 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.reading import JobFileError, load_job
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
 from flexmarl.runtime.logging import configure
+from flexmarl.runtime.names import RESOLVER, with_whole_names
 from flexmarl.runtime.process import HOPELESS, run_until_signalled
 from flexmarl.runtime.settings import Settings
 
@@ -44,6 +45,8 @@ def begin(process: str) -> tuple[Settings, MARLJob]:
     except ValidationError as error:
         raise misconfigured(error, "FLEXMARL_") from None
     configure(process, settings.log_format, settings.log_level)
+    if RESOLVER.is_file():
+        settings = with_whole_names(settings, RESOLVER.read_text(errors="replace"))
     return settings, load_job(settings.job_file)
 
 

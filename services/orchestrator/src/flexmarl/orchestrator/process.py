@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import orchestrator_pb2_grpc
 from flexmarl.orchestrator.desk import Desk, DeskService
-from flexmarl.orchestrator.names import RESOLVER, with_whole_names
 from flexmarl.orchestrator.run import run_job
 from flexmarl.runtime import main as runtime
 from flexmarl.runtime.grpc import serving
@@ -27,8 +26,6 @@ class Process:
 
     async def body(self, settings: Settings, job: MARLJob) -> None:
         desk = Desk()
-        if RESOLVER.is_file():
-            settings = with_whole_names(settings, RESOLVER.read_text())
         async with serving(
             lambda server: orchestrator_pb2_grpc.add_OrchestratorServicer_to_server(
                 DeskService(desk), server

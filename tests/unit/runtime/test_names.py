@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.orchestrator.names import domains, whole, with_whole_names
+from flexmarl.runtime.names import domains, whole, with_whole_names
 from flexmarl.runtime.settings import Discovery, Settings
 
 POD = (
@@ -60,5 +60,8 @@ def test_slots_are_known_by_the_names_that_trainers_have(tmp_path: Path) -> None
         engines={"solver": "e.ns.svc.example.local.:1"},
         pools={"few": "p.ns.svc.example.local.:1"},
     )
-    local = settings.model_copy(update={"discovery": None})
+    trainer = settings.model_copy(update={"discovery": None, "trainers": []})
+    found = with_whole_names(trainer, POD)
+    assert (found.discovery, found.experience) == (None, "experience.ns.svc.example.local.:1")
+    local = trainer.model_copy(update={"experience": "unix:///run/e.sock", "slot_policies": {}})
     assert with_whole_names(local, POD) == local

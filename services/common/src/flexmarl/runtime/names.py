@@ -32,8 +32,6 @@ def whole(address: str, searched: Sequence[str]) -> str:
 def with_whole_names(settings: Settings, resolver: str) -> Settings:
     """`settings` of a process whose resolver is configured so."""
     found, searched = settings.discovery, domains(resolver)
-    if found is None:
-        return settings
 
     def each(named: dict[str, str]) -> dict[str, str]:
         return {name: whole(address, searched) for name, address in named.items()}
@@ -45,7 +43,8 @@ def with_whole_names(settings: Settings, resolver: str) -> Settings:
             "slot_policies": {
                 whole(one, searched): policies for one, policies in settings.slot_policies.items()
             },
-            "discovery": found.model_copy(
+            "discovery": found
+            and found.model_copy(
                 update={
                     "workers": whole(found.workers, searched),
                     "engines": each(found.engines),
