@@ -55,9 +55,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.failed and call.excinfo is not None:  # the rest of a run takes minutes
+        reporter: pytest.TerminalReporter = item.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.write_line(f"\n{item.nodeid}: {call.excinfo.value!s:.2000}")
     if report.failed and report.when == "call":
         for namespace in _namespaces(getattr(item, "funcargs", {})):
             report.sections.append((namespace, Kubernetes().evidence(namespace)))

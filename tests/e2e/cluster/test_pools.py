@@ -31,7 +31,8 @@ def shelves(cluster: Kubernetes) -> Iterator[str]:
     cluster.kubectl("label", "node", node, f"{SHELF}=near")
     cluster.advertise(node, {GPU: GPUS})
     far = {"name": ELSEWHERE, "labels": {SHELF: "far"}}
-    cluster.apply("default", {"apiVersion": "v1", "kind": "Node", "metadata": far})
+    spec = {"taints": [{"key": SHELF, "effect": "NoSchedule"}]}  # else others' pods go there, too
+    cluster.apply("default", {"apiVersion": "v1", "kind": "Node", "metadata": far, "spec": spec})
     cluster.advertise(ELSEWHERE, {GPU: 8, "pods": 100, "cpu": 64, "memory": 1 << 40})
     try:
         yield node
@@ -45,7 +46,7 @@ def shelves(cluster: Kubernetes) -> Iterator[str]:
 
 
 def pool(name: str, role: str, count: int) -> dict[str, Any]:
-    """Its pods bear the taint of a node that is not ready: only the selector keeps them from it."""
+    """Its pods bear the taint of the other node: only the selector keeps them from it."""
     return {
         "name": name,
         "role": role,

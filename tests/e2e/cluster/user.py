@@ -49,8 +49,10 @@ def flexmarl(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def write(folder: Path, job: Job, steps: int, model: Spec) -> None:
     """The job file, and beside it tasks and code, in folders of their own."""
+    own = policy("solver", model=model)
+    own["engine"]["scripted"]["tokensPerSecond"] = 3  # still there when a command has looked
     spec = {
-        "policies": [policy("solver", model=model)],
+        "policies": [own],
         "agents": [agent("solver")],
         "workflow": {"entrypoint": "own.play:Alone"},
         "reward": {"entrypoint": "team:early_letters"},
