@@ -25,6 +25,7 @@ class Kubelet:
     logs: dict[Life, bytes] = field(default_factory=dict)
     silent: bool = False
     """It never answers."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def takes_all(self) -> None:
         """Every pod is on its node."""
@@ -44,7 +45,7 @@ class Kubelet:
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.silent:
-            await asyncio.sleep(3600)
+            await self.over.wait()
         life = (
             request.match_info["pod"],
             request.match_info["container"],
@@ -60,7 +61,7 @@ async def kubelet(world: World, directory: Path) -> AsyncIterator[Kubelet]:
     found = Kubelet(world)
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", found.answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_tls(directory))
@@ -75,6 +76,7 @@ async def kubelet(world: World, directory: Path) -> AsyncIterator[Kubelet]:
         await world.change(f"/api/v1/nodes/{world.namespace}/status", {"status": status})
         yield found
     finally:
+        found.over.set()
         await world.cluster.call("DELETE", f"/api/v1/nodes/{world.namespace}")
         await runner.cleanup()
 
