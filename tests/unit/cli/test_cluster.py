@@ -3,50 +3,111 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.unit.cli.runs import write_run
+from tests.unit.controller.seen import a_pod, document, seen
 
-from flexmarl.cli.cluster import parsed, refusal
+from flexmarl.cli.cluster import connected
 from flexmarl.cli.commands.target import local_run
 from flexmarl.cli.console import FAILED, INVALID, CommandError
 from flexmarl.cli.jobview import overview
+from flexmarl.cli.refusals import Doing, parsed, refusal
+from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.preparation import Found, Kind, Report
+from flexmarl.controller.findings import find
+from flexmarl.controller.observed import JobState, Observed
+from flexmarl.controller.phase import Phase
+from flexmarl.controller.status import next_status
+
+APPLY = Doing("patch", "marljobs", "duel")
+READ = Doing("create", "pods", "duel-reader-1")
+EXEC = Doing("create", "pods/exec", "duel-orchestrator-x")
+LOG = Doing("get", "pods/log", "duel-engine-0")
+QUOTA = 'pods "duel-reader-1" is forbidden: failed quota: few: must specify limits.cpu for: main'
+PROFILE = 'pods "duel-reader-1" is forbidden: violates PodSecurity "restricted:latest": seccomp'
+WEBHOOK = 'admission webhook "images.example" denied the request: only signed images'
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "words", "exit_code"),
+    ("doing", "status", "told", "words", "exit_code"),
     [
-        (401, {"message": "Unauthorized"}, "renew the login", FAILED),
-        (403, {"message": 'cannot patch resource "marljobs"'}, "You may not .* Ask for", FAILED),
-        (404, {"details": {"kind": "namespaces", "name": "x"}}, "create namespace team", INVALID),
-        (404, {"message": "404 page not found"}, "install FlexMARL", FAILED),
-        (409, {"message": 'conflict with "other": .spec.steps'}, "steps. Take .*--force", INVALID),
+        (APPLY, 401, {"message": "Unauthorized"}, "renew the login", FAILED),
         (
-            422,
-            {"details": {"causes": [{"field": "spec.seed", "message": "cannot be changed"}]}},
-            "spec.seed: cannot be changed",
+            APPLY,
+            403,
+            {"message": 'User "eve" cannot patch resource "marljobs" in API group'},
+            "You may not .* Ask for a role that edits marljobs",
+            FAILED,
+        ),
+        (APPLY, 403, {"message": WEBHOOK}, "refuses the job duel: admission.* images$", FAILED),
+        (
+            APPLY,
+            404,
+            {"details": {"kind": "namespaces", "name": "x"}},
+            "create namespace team",
+            INVALID,
+        ),
+        (APPLY, 404, {"message": "404 page not found"}, "install FlexMARL", FAILED),
+        (APPLY, 404, {"details": {"name": "duel"}}, "There is no job duel any more", FAILED),
+        (
+            APPLY,
+            409,
+            {"message": 'conflict with "other": .spec.steps'},
+            "steps. Take .*--force",
             INVALID,
         ),
         (
+            APPLY,
+            422,
+            {"details": {"causes": [{"field": "spec.seed", "message": "cannot be changed"}]}},
+            "refuses the job:\n  spec.seed: cannot be changed",
+            INVALID,
+        ),
+        (
+            APPLY,
             400,
             {"message": 'patch: strict decoding error: unknown field "spec.stesp"'},
             'refuses the job: unknown field "spec.stesp"',
             INVALID,
         ),
-        (500, {}, "answers 500: no reason given", FAILED),
-        (503, parsed(b"upstream is away"), "answers 503: upstream is away", FAILED),
+        (APPLY, 500, {}, "answers 500: no reason given", FAILED),
+        (APPLY, 503, parsed(b"upstream is away"), "answers 503: upstream is away", FAILED),
+        (EXEC, 404, {}, "There is no pod duel-orchestrator-x any more", FAILED),
+        (EXEC, 403, {}, "Ask for a role that may create pods/exec there", FAILED),
+        (EXEC, 500, {}, "answers 500 about the pod duel-orchestrator-x", FAILED),
+        (READ, 403, {"message": QUOTA}, "few.*Raise that quota of namespace team", FAILED),
+        (READ, 403, {"message": PROFILE}, "restricted.*lower the level", FAILED),
+        (
+            READ,
+            422,
+            {"details": {"causes": [{"field": "spec.tolerations", "message": "bad"}]}},
+            "refuses the pod duel-reader-1:\n  spec.tolerations: bad",
+            INVALID,
+        ),
+        (
+            LOG,
+            400,
+            {"message": 'container "main" in pod "duel-engine-0" is waiting to start'},
+            '^container "main" in pod "duel-engine-0" is waiting to start$',
+            FAILED,
+        ),
+        (LOG, 404, {"details": {"name": "duel-engine-0"}}, "no pod duel-engine-0 any", FAILED),
+        (LOG, 403, {"message": 'cannot get resource "pods/log"'}, "may get pods/log", FAILED),
     ],
 )
 def test_a_refusal_says_what_to_do(
-    status: int, told: dict[str, Any], words: str, exit_code: int
+    doing: Doing, status: int, told: dict[str, Any], words: str, exit_code: int
 ) -> None:
-    error = refusal(status, told, "team")
+    error = refusal(status, told, "team", doing)
     assert error.exit_code == exit_code
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(CommandError, match=words) as raised:
         raise error
+    assert ("marljobs" in str(raised.value)) <= (doing is APPLY)
 
 
 def shown(status: dict[str, Any]) -> str:
@@ -75,13 +136,13 @@ def test_a_status_says_what_is_wrong_and_leaves_out_what_is_not() -> None:
                     "reason": "DiskFull",
                     "message": "give the cache a larger volume",
                 },
-                {"type": "Ready", "status": "True", "message": "all pods are there"},
+                {"type": "Accepted", "status": "True", "message": "all is well"},
             ],
         }
     )
     assert "duel   team   Running   step 3/9" in text
     assert "ModelsFetched DiskFull: give the cache a larger volume" in text
-    assert "all pods are there" not in text
+    assert "all is well" not in text
     assert "restarts: engine 1\n" in text
     assert [line.split() for line in text.splitlines()[-4:]] == [
         ["policies", "version", "engines"],
@@ -89,6 +150,27 @@ def test_a_status_says_what_is_wrong_and_leaves_out_what_is_not() -> None:
         ["pools", "ready", "wanted", "max"],
         ["small", "1", "2", "4"],
     ]
+
+
+def told(what: Observed, phase: Phase) -> str:
+    """What is shown of a job of which the controller has seen this."""
+    spec = MARLJob.model_validate(document()).spec
+    return shown(next_status({}, what, find(what), phase, spec))
+
+
+def test_a_running_job_says_what_its_pods_were_warned_of() -> None:
+    warned = Report(findings=[Found("GPUsNotVisible", "no GPU is seen", Kind.WARNING)])
+    pods = a_pod(role="trainer", phase="Running", ready=True, prepared=True, report=warned)
+    text = told(seen(pods=(pods,), orchestrator=JobState.ACTIVE), Phase.RUNNING)
+    assert "PreflightPassed GPUsNotVisible: team-trainer-0: no GPU is seen" in text
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_no_sentence_is_told_twice(phase: Phase) -> None:
+    pods = tuple(a_pod(role) for role in ("engine", "orchestrator"))
+    lines = told(seen(pods=pods, orchestrator=JobState.ACTIVE), phase).splitlines()
+    sentences = [line.partition(": ")[2] for line in lines if ": " in line]
+    assert len(sentences) == len(set(sentences)), lines
 
 
 def test_a_failure_is_told_after_the_pods_are_gone() -> None:
@@ -128,6 +210,42 @@ def test_other_names_are_looked_for_on_the_cluster_if_there_is_one(folder: Path)
         local_run("duel", None, None)
     (folder / "kubeconfig").touch()
     assert local_run("duel", None, None) is None
+
+
+async def test_without_a_kubeconfig_there_is_no_cluster(folder: Path) -> None:
+    with pytest.raises(CommandError, match=r"no kubeconfig at .*Set KUBECONFIG"):
+        async with connected(None, None):
+            pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "clusters: [", "contexts: 7", "- a\n- b\n", "contexts:\n- name: a\n", "\0", "\xff"],
+)
+async def test_a_kubeconfig_that_is_none_is_told(folder: Path, text: str) -> None:
+    (folder / "kubeconfig").write_text(text, encoding="latin-1")
+    with pytest.raises(CommandError, match=r"The kubeconfig .* (damaged|names no cluster)"):
+        async with connected(None, None):
+            pass
+
+
+async def test_a_kubeconfig_whose_user_is_damaged_is_told(folder: Path) -> None:
+    names = {"cluster": "c", "user": "u"}
+    config = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": names}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {"client-certificate-data": "%"}}],
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    with pytest.raises(CommandError, match=r"The kubeconfig .* (damaged|names no cluster)"):
+        async with connected(None, None):
+            pass
+
+
+def test_a_claim_is_one_of_a_cluster(folder: Path) -> None:
+    write_run(folder / "runs" / "duel")
+    assert local_run("duel", None, None, "mine") is None
 
 
 def test_a_cluster_is_asked_for_a_job_by_its_name(folder: Path) -> None:

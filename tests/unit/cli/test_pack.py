@@ -99,6 +99,64 @@ def test_a_file_outside_the_folder_is_refused(tmp_path: Path, uri: str) -> None:
         packed(tmp_path / "job", data={"uri": uri})
 
 
+def test_a_file_that_a_link_leads_to_is_packed_under_the_name_that_the_job_gives(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "tasks.jsonl").write_text("{}")
+    (tmp_path / "real" / "ca.pem").write_text("certificate")
+    (tmp_path / "real" / "flow.py").write_text("code")
+    for name, place in (("tasks.jsonl", "real/tasks.jsonl"), ("ca.pem", "real/ca.pem"),
+                        ("team", "real"), ("data", "real")):  # fmt: skip
+        (tmp_path / name).symlink_to(place)
+    flow = {"workflow": {"entrypoint": "flow:Flow"}}
+    code = {"path": "team"}
+    for given, names in (
+        ({"data": {"uri": "file://tasks.jsonl"}}, {"tasks.jsonl"}),
+        ({"data": {"uri": "file://./data/tasks.jsonl"}}, {"data/tasks.jsonl"}),
+        ({"store": {"url": "rediss://x:1", "caFile": "ca.pem"}}, {"ca.pem"}),
+        ({"code": code, **flow}, {"team/ca.pem", "team/flow.py", "team/tasks.jsonl"}),
+    ):
+        found = packed(tmp_path, **{"data": {"uri": "gym://chain_sum"}, **given})
+        assert unpacked(found, tmp_path / "pod" / str(len(names))) >= names
+
+
+def unpacked(found: Packed, folder: Path) -> set[str]:
+    """The files as a pod has them."""
+    entries = content(found)
+    archive = found.job["metadata"].get("annotations", {}).get(PACKED)
+    if archive is None:
+        return set(entries)
+    folder.parent.mkdir(exist_ok=True)
+    folder.with_suffix(".tar.gz").write_bytes(entries[archive])
+    unpack(folder.with_suffix(".tar.gz"), folder)
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_code_is_packed_through_links_to_folders_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("job/shared/words.py", "job/code/flow.py", "elsewhere/large.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "job/code/team").symlink_to("../shared")
+    (tmp_path / "job/shared/round").symlink_to("../code")
+    (tmp_path / "job/code/self").symlink_to(".")
+    (tmp_path / "job/code/large").symlink_to("../../elsewhere")
+    (tmp_path / "job/code/broken.py").symlink_to("nothing.py")
+    spec = {"data": {"uri": "gym://chain_sum"}, "workflow": {"entrypoint": "flow:Flow"}}
+    found = packed(tmp_path / "job", **spec, code={"path": "code"})
+    assert unpacked(found, tmp_path / "pod") == {"code/flow.py", "code/team/words.py"}
+    assert "code/large leads out of the folder" in capsys.readouterr().err
+
+
+def test_a_way_through_a_folder_that_pods_may_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "tasks.jsonl").write_text("{}")
+    with pytest.raises(CommandError, match="without \\.\\."):
+        packed(tmp_path, data={"uri": "file://data/../tasks.jsonl"})
+
+
 def test_a_model_of_this_machine_is_refused(tmp_path: Path) -> None:
     document = job()
     (tmp_path / "train.jsonl").touch()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.stream.ws_client import (
@@ -19,15 +18,16 @@ from kubernetes.aio.stream.ws_client import (
     WsApiClient,
 )
 
-from flexmarl.cli.console import FAILED, INVALID, CommandError
+from flexmarl.cli.commands.target import has_kubeconfig, kubeconfig
+from flexmarl.cli.console import CommandError
 from flexmarl.cli.pack import JOB_LABEL
+from flexmarl.cli.refusals import Doing, Object, RefusalError, details, parsed, refusal
 from flexmarl.contracts.job import GROUP, VERSION
 
 PLURAL = "marljobs"
 MANAGER = "flexmarl-cli"
 SECONDS = 30
 """Deadline of a request."""
-Object = dict[str, Any]
 Call = Callable[..., Coroutine[Any, Any, aiohttp.ClientResponse]]
 ResultT = TypeVar("ResultT")
 
@@ -47,6 +47,7 @@ class Cluster:
         if found is not None:
             return found
         there = await self._answer(
+            Doing("list", PLURAL),
             self._jobs.list_namespaced_custom_object_without_preload_content,
             *(GROUP, VERSION, self.namespace, PLURAL),
         )
@@ -60,9 +61,10 @@ class Cluster:
         """The MARLJob, None if there is none of the name."""
         return (
             await self._answer(
+                Doing("get", PLURAL, name),
                 self._jobs.get_namespaced_custom_object_without_preload_content,
                 *(GROUP, VERSION, self.namespace, PLURAL, name),
-                missing=name,
+                may_lack=True,
             )
             or None
         )
@@ -70,6 +72,7 @@ class Cluster:
     async def apply_job(self, job: Object, *, force: bool = False, dry_run: bool = False) -> Object:
         """Server-side apply, unknown fields refused; the job as it then is."""
         return await self._answer(
+            Doing("patch", PLURAL, job["metadata"]["name"]),
             self._jobs.patch_namespaced_custom_object_without_preload_content,
             *(GROUP, VERSION, self.namespace, PLURAL, job["metadata"]["name"], job),
             field_manager=MANAGER,
@@ -82,6 +85,7 @@ class Cluster:
     async def change_job(self, name: str, spec: Object) -> Object:
         """The job with these fields of its spec changed."""
         return await self._answer(
+            Doing("patch", PLURAL, name),
             self._jobs.patch_namespaced_custom_object_without_preload_content,
             *(GROUP, VERSION, self.namespace, PLURAL, name, {"spec": spec}),
             field_manager=MANAGER,
@@ -91,6 +95,7 @@ class Cluster:
 
     async def apply_config_map(self, config_map: Object) -> None:
         await self._answer(
+            Doing("patch", "configmaps", config_map["metadata"]["name"]),
             self._core.patch_namespaced_config_map_without_preload_content,
             *(config_map["metadata"]["name"], self.namespace, config_map),
             field_manager=MANAGER,
@@ -103,6 +108,7 @@ class Cluster:
         """Those of a job that are there, oldest first."""
         selector = f"{JOB_LABEL}={job}" + (f",flexmarl.io/role={role}" if role else "")
         found = await self._answer(
+            Doing("list", "pods"),
             self._core.list_namespaced_pod_without_preload_content,
             self.namespace,
             label_selector=selector,
@@ -111,26 +117,32 @@ class Cluster:
 
     async def claim(self, name: str) -> Object | None:
         call = self._core.read_namespaced_persistent_volume_claim_without_preload_content
-        return await self._answer(call, name, self.namespace, missing=name) or None
+        doing = Doing("get", "persistentvolumeclaims", name)
+        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
 
     async def config_map(self, name: str) -> Object | None:
         call = self._core.read_namespaced_config_map_without_preload_content
-        return await self._answer(call, name, self.namespace, missing=name) or None
+        doing = Doing("get", "configmaps", name)
+        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
 
-    async def pod(self, name: str) -> Object:
+    async def pod(self, name: str) -> Object | None:
         call = self._core.read_namespaced_pod_without_preload_content
-        return await self._answer(call, name, self.namespace)
+        doing = Doing("get", "pods", name)
+        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
 
     async def create_pod(self, pod: Object) -> None:
         call = self._core.create_namespaced_pod_without_preload_content
-        await self._answer(call, self.namespace, pod)
+        doing = Doing("create", "pods", pod["metadata"]["name"])
+        await self._answer(doing, call, self.namespace, pod)
 
     async def delete_pod(self, name: str) -> None:
         call = self._core.delete_namespaced_pod_without_preload_content
-        await self._answer(call, name, self.namespace, missing=name)
+        doing = Doing("delete", "pods", name)
+        await self._answer(doing, call, name, self.namespace, may_lack=True)
 
     async def output(self, pod: str, container: str, command: list[str]) -> AsyncIterator[bytes]:
         """What a command writes in a pod, piece by piece; CommandError: it failed."""
+        doing = Doing("create", "pods/exec", pod)
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
         _, url, headers, *_ = await self._api.param_serialize(
@@ -154,7 +166,8 @@ class Cluster:
                     elif channel == ERROR_CHANNEL:
                         outcome += data
         except aiohttp.WSServerHandshakeError as error:
-            raise refusal(error.status, {"message": error.message}, self.namespace) from error
+            # Without what the server says: a handshake has no body.
+            raise refusal(error.status, {}, self.namespace, doing) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._unreachable(error) from error
         if parsed(outcome).get("status") != "Success":
@@ -165,30 +178,28 @@ class Cluster:
         self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool
     ) -> AsyncIterator[str]:
         """Its lines; with `follow` also those to come, until the container ends."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS) if follow else SECONDS
-        answer = await self._ask(
-            self._core.read_namespaced_pod_log_without_preload_content,
-            *(pod, self.namespace),
-            container=container,
-            follow=follow,
-            previous=previous,
-            _request_timeout=timeout,
-            **({} if tail is None else {"tail_lines": tail}),
-        )
+        flags = {"follow": follow, "previous": previous}
+        query = [("container", container), *((name, "true") for name, on in flags.items() if on)]
+        query += [] if tail is None else [("tailLines", str(tail))]
+        silence = None if follow else SECONDS
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS, sock_read=silence)
+        where = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
+        answer = await self._ask(self._get, where, query, _request_timeout=timeout)
         try:
             if answer.status >= 400:
-                raise refusal(answer.status, parsed(await answer.read()), self.namespace)
-            async for line in answer.content:
-                yield line.decode(errors="replace").rstrip("\n")
+                doing = Doing("get", "pods/log", pod)
+                raise refusal(answer.status, parsed(await answer.read()), self.namespace, doing)
+            async for line in _lines(answer.content):
+                yield line
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._unreachable(error) from error
+            raise RefusalError(f"the log broke off: {_why(error)}") from error
         finally:
             answer.close()
 
     async def _answer(
-        self, call: Call, *arguments: Any, missing: str | None = None, **options: Any
+        self, doing: Doing, call: Call, *arguments: Any, may_lack: bool = False, **options: Any
     ) -> Object:
-        """What the server says; empty where nothing of the name `missing` is there."""
+        """What the server says; empty where the object may lack and does."""
         answer = await self._ask(call, *arguments, **options)
         try:
             told = parsed(await answer.read())
@@ -196,11 +207,21 @@ class Cluster:
             raise self._unreachable(error) from error
         finally:
             answer.release()
-        if answer.status == 404 and missing and missing == _details(told).get("name"):
+        if answer.status == 404 and may_lack and details(told).get("name") == doing.name:
             return {}
         if answer.status >= 400:
-            raise refusal(answer.status, told, self.namespace)
+            raise refusal(answer.status, told, self.namespace, doing)
         return told
+
+    async def _get(
+        self, where: str, query: list[tuple[str, str]], *, _request_timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """With a deadline of its own kind, which the generated calls do not take."""
+        request = await self._api.param_serialize(
+            "GET", where, query_params=query, auth_settings=["BearerToken"]
+        )
+        answer = await self._api.call_api(*request, _request_timeout=_request_timeout)
+        return answer.response
 
     async def _ask(self, call: Call, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
         options.setdefault("_request_timeout", SECONDS)
@@ -211,60 +232,56 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> CommandError:
         host = self._api.configuration.host
-        why = str(error) or f"no answer within {SECONDS} s"
         return CommandError(
-            f"The cluster at {host} cannot be reached: {why}. Check your kubeconfig and network"
+            f"The cluster at {host} cannot be reached: {_why(error)}. Check your kubeconfig and "
+            "network"
         )
 
 
-def refusal(status: int, told: Object, namespace: str) -> CommandError:
-    """What an API server that said no means, and what to do."""
-    says, details = str(told.get("message", "")), _details(told)
-    causes = details.get("causes") or []
-    exit_code = INVALID if status in (400, 409, 422) else FAILED
-    if status == 404 and details.get("kind") == "namespaces":
-        exit_code = INVALID
-        text = f"There is no namespace {namespace}: kubectl create namespace {namespace}"
-    elif status == 404 and not details.get("name"):
-        text = (
-            "This cluster knows no MARLJob: install FlexMARL there first (helm install, see "
-            "charts/flexmarl)"
-        )
-    elif status == 401:
-        text = "The cluster does not know you: renew the login of your kubeconfig"
-    elif status == 403:
-        text = (
-            f"You may not do that in namespace {namespace}: {says}. Ask for a role that edits "
-            "marljobs.flexmarl.io there"
-        )
-    elif status == 409:
-        fields = re.sub(r"\s+", " ", says)
-        text = f"{fields}. Take these fields over with --force"
-    elif status == 422 and causes:
-        lines = [f"\n  {one.get('field') or 'spec'}: {one.get('message')}" for one in causes]
-        text = f"The cluster refuses the job:{''.join(lines)}"
-    elif status in (400, 422):
-        text = f"The cluster refuses the job: {says.rpartition('strict decoding error: ')[2]}"
-    else:
-        text = f"The cluster answers {status}: {says or 'no reason given'}"
-    return CommandError(text, exit_code)
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+    """However long they are: aiohttp's own reader of lines has a limit."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def _why(error: Exception) -> str:
+    return str(error) or f"no answer within {SECONDS} s"
 
 
 @asynccontextmanager
 async def connected(namespace: str | None, context: str | None) -> AsyncIterator[Cluster]:
     """The cluster of a kubeconfig's context; CommandError: there is none."""
+    place = kubeconfig()
+    if not has_kubeconfig():
+        raise CommandError(
+            f"There is no cluster to ask: no kubeconfig at {place}. Set KUBECONFIG, or look at a "
+            "run of this machine"
+        )
     try:
-        contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+        contexts, active = config.list_kube_config_contexts(place)  # type: ignore[no-untyped-call]
         chosen = next((one for one in contexts if one["name"] == context), active)
         if context and chosen["name"] != context:
             names = ", ".join(one["name"] for one in contexts)
             raise CommandError(f'Your kubeconfig has no context "{context}"; it has {names}')
         api = await config.new_client_from_config(  # type: ignore[no-untyped-call]
-            context=context, persist_config=False
+            place, context=context, persist_config=False
         )
     except (ConfigException, OSError) as error:
         raise CommandError(
-            f"There is no cluster to ask: {error}. Set KUBECONFIG, or look at a run of this machine"
+            f"The kubeconfig {place} names no cluster to ask: {error}. Mend it, or set KUBECONFIG "
+            "to another"
+        ) from error
+    except (yaml.YAMLError, TypeError, KeyError, ValueError, AttributeError) as error:
+        # The client takes a file for granted that is whole.
+        why = f": {' '.join(str(error).split())}" if isinstance(error, yaml.YAMLError) else ""
+        raise CommandError(
+            f"The kubeconfig {place} is empty or damaged{why}. Mend it, or set KUBECONFIG to "
+            "another"
         ) from error
     async with api:
         yield Cluster(api, namespace or chosen["context"].get("namespace") or "default")
@@ -272,17 +289,3 @@ async def connected(namespace: str | None, context: str | None) -> AsyncIterator
 
 def ask(call: Coroutine[Any, Any, ResultT]) -> ResultT:
     return asyncio.run(call)
-
-
-def parsed(body: bytes) -> Object:
-    """An answer of an API server, or of what stands in front of it."""
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return {"message": body.decode(errors="replace").strip()[:200]}
-    return told if isinstance(told, dict) else {}
-
-
-def _details(told: Object) -> Object:
-    details = told.get("details")
-    return details if isinstance(details, dict) else {}

@@ -10,6 +10,7 @@ from flexmarl.cli.find import RUNS
 from flexmarl.controller.names import child
 
 ENDED = ("Complete", "Failed")
+UNDER_WAY = ("Starting", "Running")
 
 
 async def suspend(name: str, namespace: str | None, context: str | None, value: bool) -> str:

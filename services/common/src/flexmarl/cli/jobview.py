@@ -14,6 +14,8 @@ from flexmarl.cli.console import printable
 from flexmarl.cli.jobs import ENDED, phase_of, status_of
 from flexmarl.cli.words import NONE
 
+PREPARED = ("Accepted", "ModelsFetched", "PreflightPassed", "PodsReady")
+"""Conditions that are bad when False; the others say again what the phase says."""
 _COLOURS = {"Complete": "green", "Failed": "red", "Suspended": "yellow", "Suspending": "yellow"}
 
 
@@ -46,19 +48,22 @@ def _headline(job: Object, status: dict[str, Any]) -> Text:
 
 
 def _notes(job: Object, status: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Lines with their style: why it is where it is."""
+    """Lines with their style: why it is where it is, no sentence twice."""
     if status.get("reason") or status.get("message"):
         yield _joined(status.get("reason"), status.get("message")), "dim"
+    said = {None, "", status.get("message")}
     for condition in _list(status.get("conditions")):
-        if isinstance(condition, dict) and _bad(condition):
+        if isinstance(condition, dict) and _bad(condition) and condition["message"] not in said:
+            said.add(condition["message"])
             what = f"{condition.get('type')} {condition.get('reason') or ''}".strip()
-            yield _joined(what, condition.get("message")), "yellow"
+            yield _joined(what, condition["message"]), "yellow"
     failure = status.get("failure")
     if isinstance(failure, dict) and failure:
-        where = failure.get("pod") or failure.get("role") or "the job"
-        code = failure.get("exitCode")
-        yield _joined(f"{where} failed" + (f" with exit code {code}" if code else ""),
-                      failure.get("message")), "red"  # fmt: skip
+        where, code = failure.get("pod") or failure.get("role"), failure.get("exitCode")
+        message = None if failure.get("message") in said else failure.get("message")
+        what = f"{where or 'the job'} failed{f' with exit code {code}' if code else ''}"
+        if where or message:
+            yield _joined(what, message), "red"
     restarts = status.get("restarts")
     if isinstance(restarts, dict) and any(restarts.values()):
         counts = ", ".join(f"{role} {count}" for role, count in restarts.items() if count)
@@ -70,11 +75,8 @@ def _notes(job: Object, status: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _bad(condition: dict[str, Any]) -> bool:
-    """Conditions whose name says that all is well are bad when False; the others when True."""
-    fine = ("Ready", "Complete", "Admitted", "ModelsFetched", "Available", "Succeeded", "Scheduled")
-    kind, is_true = str(condition.get("type")), condition.get("status") == "True"
-    well = any(word in kind for word in fine)
-    return bool(condition.get("message")) and (is_true != well) and kind != "Suspended"
+    named = condition.get("type") in PREPARED and isinstance(condition.get("message"), str)
+    return named and condition.get("status") == "False"
 
 
 def _joined(head: Any, tail: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from flexmarl.cli.console import INVALID, CommandError
+from flexmarl.cli.console import INVALID, CommandError, warn
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.contracts.reading import BASE_DIR, JobFile
@@ -112,12 +113,31 @@ def _files(base: Path, spec: Place) -> Iterator[tuple[str, bytes]]:
     code = spec["code"]
     if code.given and not code["image"].given and not code["git"].given:
         folder = code["path"].text() or "."
-        inside = _inside(base, folder, code["path"])
-        for path_ in sorted((base / inside).rglob("*")):
-            parts = path_.relative_to(base / inside).parts
-            hidden = any(part.startswith(".") or part in LEFT_OUT for part in parts)
-            if path_.is_file() and not hidden:
-                yield path_.relative_to(base).as_posix(), _read(path_, code["path"])
+        for found in _below(base, base / _inside(base, folder, code["path"])):
+            yield found.relative_to(base).as_posix(), _read(found, code["path"])
+
+
+def _below(base: Path, folder: Path) -> Iterator[Path]:
+    """Every file, through links to folders as well, as an import would find it."""
+    root = base.resolve()
+    for at, folders, files in os.walk(folder, followlinks=True):
+        here = Path(at)
+        above = {one.resolve() for one in (here, *here.parents) if one.is_relative_to(base)}
+        leads = {name: (here / name).resolve() for name in folders if _wanted(name)}
+        for name, place in leads.items():
+            if not place.is_relative_to(root):
+                warn(f"{here / name} leads out of the folder of the job file and is left out")
+        folders[:] = sorted(
+            name
+            for name, place in leads.items()
+            if place.is_relative_to(root) and place not in above
+        )
+        found = (here / name for name in sorted(files) if _wanted(name))
+        yield from (file for file in found if file.is_file())
+
+
+def _wanted(name: str) -> bool:
+    return not name.startswith(".") and name not in LEFT_OUT
 
 
 def _data(spec: Place) -> Iterator[Place]:
@@ -135,16 +155,18 @@ def _relative(uri: Place) -> str | None:
 
 
 def _inside(base: Path, path: str, field: Place) -> str:
-    """`path` below `base`, in its shortest form; CommandError where it leads out."""
+    """`path` as pods will look for it below `base`; CommandError where it leads out."""
     root = base.resolve()
-    found = (root / path).resolve()
-    if not found.is_relative_to(root):
+    if not (root / path).resolve().is_relative_to(root):
         raise CommandError(
             f"{field}: {path} lies outside the folder of the job file; move it there, or name it "
             "by s3:// or pvc://",
             INVALID,
         )
-    return PurePosixPath(found.relative_to(root)).as_posix()
+    plain = PurePosixPath(path)
+    if ".." in plain.parts:  # through a folder that pods may not have
+        raise CommandError(f"{field}: name {path} without ..", INVALID)
+    return plain.as_posix()
 
 
 def _read(path: Path, field: Place) -> bytes:

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
+import os
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import IO
 
 from flexmarl.cli.cluster import Cluster, Object, connected
-from flexmarl.cli.console import CommandError
+from flexmarl.cli.console import CommandError, warn
 from flexmarl.cli.find import RUNS
-from flexmarl.cli.jobs import claim_of, looked_for, status_of
+from flexmarl.cli.jobs import UNDER_WAY, claim_of, looked_for, phase_of, status_of
+from flexmarl.cli.readerpod import MAIN, MOUNT, ready, running
+from flexmarl.cli.refusals import RefusalError
 from flexmarl.contracts.documents import dump
-from flexmarl.controller.names import READER, child
+from flexmarl.controller.names import ORCHESTRATOR, READER, child
+from flexmarl.fetch.archive import put
 
-MOUNT, MAIN = "/flexmarl/run", "main"
 REPORTED = ("job.yaml", "progress.json", "summary.json", "metrics.jsonl", "evals.jsonl",
             "episodes.jsonl")  # fmt: skip
-START_SECONDS = 180.0
-"""For the pod, with pulling its image."""
-LIFE_SECONDS = 3600
-"""After which the pod ends by itself, should nobody delete it."""
-STUCK = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"}
+RETURN_SECONDS = 60.0
+"""For an orchestrator that is restarted: a reader elsewhere might take the volume from it."""
+ENDING_SECONDS = 10.0
+"""Until a pod whose processes are gone is known to have ended."""
+AGAIN_SECONDS = 1.0
 PACK = """
 import pathlib, sys, tarfile
 claim, run, without, *wanted = sys.argv[1:]
@@ -47,30 +50,94 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as out:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """What a command was told of a cluster, and of what reads there."""
+
+    namespace: str | None = None
+    context: str | None = None
+    image: str | None = None
+    claim: str | None = None
+
+
+@dataclass(slots=True)
 class Reader:
+    """Reads through a pod; should that end, through one of its own, which lives in `stack`."""
+
     cluster: Cluster
-    pod: str
+    job: str
     run: str
     """The run's folder in the claim, as a pattern: without its job, the newest of that name."""
+    claim: str
+    told: Object
+    """How a pod is made that reads the claim; empty where nothing says so."""
+    stack: AsyncExitStack
+    pod: str = ""
+    own: bool = False
+    """Whether the pod is not the orchestrator's."""
 
     async def copy(self, into: Path, *wanted: str, without: str = "") -> Path:
         """Files of the run that match one of these patterns; the folder below `into` with them."""
         command = ["python3", "-c", PACK, MOUNT, self.run, without, *wanted]
+        if self.pod:
+            try:
+                return await self._copy(into, command)
+            except CommandError as error:
+                if self.own or not await self._over(error):
+                    raise
+        await self._own_pod()
+        return await self._copy(into, command)
+
+    async def _copy(self, into: Path, command: list[str]) -> Path:
         with tempfile.TemporaryFile(dir=into) as spool:
             async for chunk in self.cluster.output(self.pod, MAIN, command):
                 spool.write(chunk)
             spool.seek(0)
-            with tarfile.open(fileobj=spool) as archive:
-                name = archive.getnames()[0]
-                archive.extractall(into, filter="data")
-        return into / name
+            try:
+                return unpacked(spool, into)
+            except tarfile.TarError as error:
+                raise CommandError(f"What the pod {self.pod} sent is damaged: {error}") from error
+
+    async def _over(self, error: CommandError) -> bool:
+        """Whether it was the orchestrator's end that kept it from answering."""
+        if isinstance(error, RefusalError) and error.status in (401, 403):
+            return False
+        loop = asyncio.get_running_loop()
+        end = loop.time() + ENDING_SECONDS
+        while True:
+            pod = await self.cluster.pod(self.pod)
+            if pod is None or not ready(pod):
+                return True
+            if loop.time() > end:
+                return False
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _own_pod(self) -> None:
+        if "image" not in self.told:
+            raise CommandError(
+                f"No pod of marljob {self.job} runs, and the claim {self.claim} does not say which "
+                "image reads it: name one with python3 by --image, for example FlexMARL's slim one"
+            )
+        pod = running(self.cluster, self.job, self.claim, self.told)
+        self.pod, self.own = await self.stack.enter_async_context(pod), True
 
 
-async def copied_run(
-    name: str, namespace: str | None, context: str | None, image: str | None
-) -> Path:
+def unpacked(spool: IO[bytes], into: Path) -> Path:
+    """The folder of a run as PACK sends it: first the folder, then plain files."""
+    with tarfile.open(fileobj=spool) as archive:
+        members = archive.getmembers()
+        if not members or not members[0].isdir() or PurePath(members[0].name).name in ("", ".."):
+            raise tarfile.TarError("it begins with no folder")
+        folder = into / PurePath(members[0].name).name
+        folder.mkdir(exist_ok=True)
+        for file in members[1:]:
+            put(archive, file, into)
+            os.utime(into / file.name, (file.mtime, file.mtime))  # which run is the newest
+        return folder
+
+
+async def copied_run(name: str, where: Where) -> Path:
     """A folder below runs/ with what a report is made of, as it is now."""
-    async with reading(name, namespace, context, image) as (reader, job):
+    async with reading(name, where) as (reader, job):
         with tempfile.TemporaryDirectory(dir=_made(RUNS), prefix=".") as scratch:
             found = await reader.copy(Path(scratch), *REPORTED)
             root = _made(RUNS / found.name)
@@ -84,116 +151,55 @@ async def copied_run(
 
 
 @asynccontextmanager
-async def reading(
-    name: str, namespace: str | None, context: str | None, image: str | None
-) -> AsyncIterator[tuple[Reader, Object | None]]:
+async def reading(name: str, where: Where) -> AsyncIterator[tuple[Reader, Object | None]]:
     """Something that reads the run, and its job unless that was deleted. CommandError."""
-    async with connected(namespace, context) as cluster:
+    async with connected(where.namespace, where.context) as cluster, AsyncExitStack() as stack:
         job = await cluster.find_job(name)
-        claim = claim_of(job) if job else child(name, "run")
+        if job is not None and where.claim not in (None, claim_of(job)):
+            job = None  # an earlier job of this name is meant
+        claim = where.claim or (claim_of(job) if job else child(name, "run"))
         kept = await cluster.claim(claim)
         if kept is None:
-            if job is None:
-                await looked_for(cluster, name, namespace, context)  # says what there is instead
-            raise CommandError(f"marljob {name} has no claim {claim} yet: nothing to read")
+            if job is None and where.claim is None:
+                await _nothing(cluster, name, where)
+            raise CommandError(f"There is no claim {claim} in namespace {cluster.namespace}")
+        if (phase := status_of(kept).get("phase")) != "Bound":
+            raise CommandError(f"The claim {claim} is {phase or 'new'}: nothing was written yet")
         run = f"{name}-{job['metadata']['uid'][:8]}" if job else f"{name}-????????"
-        pods = await cluster.pods(name, "orchestrator") if job else []
-        running = [pod for pod in pods if _ready(pod)]
-        if running:
-            yield Reader(cluster, running[-1]["metadata"]["name"], run), job
-            return
         told = json.loads(kept["metadata"].get("annotations", {}).get(READER) or "{}")
-        if image:
-            told["image"] = image
-        if "image" not in told:
-            raise CommandError(
-                f"No pod of marljob {name} runs, and the claim {claim} does not say which image "
-                "reads it: name one with python3 by --image, for example FlexMARL's slim one"
-            )
-        async with _pod(cluster, name, claim, told) as pod:
-            yield Reader(cluster, pod, run), job
+        if where.image:
+            told["image"] = where.image
+        pod = await orchestrator(cluster, job) if job else ""
+        yield Reader(cluster, name, run, claim, told, stack, pod), job
 
 
-@asynccontextmanager
-async def _pod(cluster: Cluster, job: str, claim: str, told: Object) -> AsyncIterator[str]:
-    """One that has the claim, running; gone afterwards."""
-    name = f"{child(job, 'reader')}-{secrets.token_hex(3)}"
-    await cluster.create_pod(reader_pod(name, claim, told))
+async def orchestrator(cluster: Cluster, job: Object | None) -> str:
+    """The job's pod that can be asked; empty: there is none, and none will be soon."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + RETURN_SECONDS
+    waits = False
+    while job is not None:
+        name = job["metadata"]["name"]
+        found = [pod for pod in await cluster.pods(name, ORCHESTRATOR) if ready(pod)]
+        if found:
+            return str(found[-1]["metadata"]["name"])
+        if phase_of(job) not in UNDER_WAY or loop.time() > end:
+            return ""
+        if not waits:
+            warn(f"The orchestrator of marljob {name} does not run; it is waited for")
+            waits = True
+        await asyncio.sleep(AGAIN_SECONDS)
+        job = await cluster.find_job(name)
+    return ""
+
+
+async def _nothing(cluster: Cluster, name: str, where: Where) -> None:
+    """CommandError: neither the job nor its claim is there."""
     try:
-        async with asyncio.timeout(START_SECONDS):
-            while not _ready(pod := await cluster.pod(name)):
-                _complain(pod)
-                await asyncio.sleep(0.5)
-        yield name
-    except TimeoutError:
-        raise CommandError(
-            f"The pod {name}, which is to read the claim {claim}, did not start within "
-            f"{START_SECONDS:.0f} s: kubectl describe pod {name} -n {cluster.namespace}"
-        ) from None
-    finally:
-        await cluster.delete_pod(name)
-
-
-def reader_pod(name: str, claim: str, told: Object) -> Object:
-    """For the restricted profile; `told`: its image, and what else of the spec pulling it takes."""
-    sleeps = f"import time; time.sleep({LIFE_SECONDS})"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "flexmarl-reader"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": LIFE_SECONDS,
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "imagePullSecrets": told.get("imagePullSecrets", []),
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 10001,
-                "runAsGroup": 10001,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": MAIN,
-                    "image": told["image"],
-                    "command": ["python3", "-c", sleeps],
-                    "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": [{"name": "run", "mountPath": MOUNT, "readOnly": True}],
-                }
-            ],
-            "volumes": [
-                {
-                    "name": "run",
-                    "persistentVolumeClaim": {"claimName": claim, "readOnly": True},
-                }
-            ],
-        },
-    }
-
-
-def _ready(pod: Object) -> bool:
-    status = pod.get("status") or {}
-    ready = any(one.get("ready") for one in status.get("containerStatuses") or ())
-    return status.get("phase") == "Running" and ready and "deletionTimestamp" not in pod["metadata"]
-
-
-def _complain(pod: Object) -> None:
-    """CommandError: it will not start."""
-    name = pod["metadata"]["name"]
-    for one in status_of(pod).get("containerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in STUCK:
-            raise CommandError(f"The pod {name} cannot start: {waiting.get('message')}")
-    for one in status_of(pod).get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable":
-            raise CommandError(f"No node takes the pod {name}: {one.get('message')}")
+        await looked_for(cluster, name, where.namespace, where.context)
+    except CommandError as error:
+        hint = "One that was deleted is read from the claim that --claim names"
+        raise CommandError(f"{error}. {hint}", error.exit_code) from None
 
 
 def _made(folder: Path) -> Path:

@@ -40,7 +40,7 @@ def unpack(archive: Path, folder: Path) -> int:
         with tarfile.open(archive, mode="r:gz") as tar:
             members = tar.getmembers()
             for member in members:
-                _put(tar, member, folder)
+                put(tar, member, folder)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         says = f"is no archive that `flexmarl apply` makes: {error}; apply the job again"
         raise FetchError(uri, Reason.DAMAGED, says) from error
@@ -52,7 +52,7 @@ def unpack(archive: Path, folder: Path) -> int:
     return len(members)
 
 
-def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+def put(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """One file, as `pack` knows them: extractall refuses what leads out of the folder only in
     Pythons newer than the oldest that we run on."""
     path = PurePosixPath(member.name)

@@ -40,6 +40,13 @@ ImageOption = Annotated[
         metavar="IMAGE", help="On a cluster: what reads the claim; the installation's own image."
     ),
 ]
+ClaimOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="On a cluster: the claim that holds the run, where the job, which named it, is gone.",
+    ),
+]
 ContextOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the kubeconfig; the current one.")
 ]

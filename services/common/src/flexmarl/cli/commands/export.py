@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flexmarl.cli.commands.arguments import ContextOption, ImageOption, NamespaceOption
+from flexmarl.cli.commands.arguments import (
+    ClaimOption,
+    ContextOption,
+    ImageOption,
+    NamespaceOption,
+)
 from flexmarl.cli.console import CommandError, say
+
+if TYPE_CHECKING:
+    from flexmarl.cli.reading import Where
 
 MANIFESTS = "step-*/manifest.json"
 """Of checkpoints; written last: one is whole once it is there."""
@@ -34,6 +42,7 @@ def command(
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     image: ImageOption = None,
+    claim: ClaimOption = None,
 ) -> None:
     """Copy a policy's model and tokenizer out of a checkpoint.
 
@@ -43,12 +52,13 @@ def command(
     from flexmarl.cli.commands.target import local_run
     from flexmarl.trainer.export import export
 
-    root = local_run(run, namespace, context)
+    root = local_run(run, namespace, context, claim)
     if root is None:
         from flexmarl.cli.cluster import ask
+        from flexmarl.cli.reading import Where
 
-        where = {"namespace": namespace, "context": context, "image": image}
-        chosen, count = ask(_from_cluster(run, policy, out, step, **where))
+        where = Where(namespace, context, image, claim)
+        chosen, count = ask(_from_cluster(run, policy, out, step, where))
     else:
         steps = checkpoints(root)
         chosen = _chosen(run, steps, step)
@@ -57,14 +67,7 @@ def command(
 
 
 async def _from_cluster(
-    run: str,
-    policy: str,
-    out: Path,
-    step: int | None,
-    *,
-    namespace: str | None,
-    context: str | None,
-    image: str | None,
+    run: str, policy: str, out: Path, step: int | None, where: Where
 ) -> tuple[int, int]:
     """The step and the number of files."""
     import tempfile
@@ -75,7 +78,7 @@ async def _from_cluster(
     check_empty(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        async with reading(run, namespace, context, image) as (reader, _):
+        async with reading(run, where) as (reader, _):
             root = await reader.copy(Path(scratch), f"checkpoints/{MANIFESTS}")
             steps = found_in(root / "checkpoints")
             chosen = _chosen(run, steps, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flexmarl.cli.commands.arguments import (
     AnyRunArgument,
+    ClaimOption,
     ContextOption,
     ImageOption,
     NamespaceOption,
@@ -16,6 +17,7 @@ def command(
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     image: ImageOption = None,
+    claim: ClaimOption = None,
 ) -> None:
     """Open the report of a run or of a MARLJob in the browser; its address is printed."""
     import webbrowser
@@ -23,14 +25,14 @@ def command(
     from flexmarl.cli.commands.report import write
     from flexmarl.cli.commands.target import local_run
 
-    root = local_run(run, namespace, context)
+    root = local_run(run, namespace, context, claim)
     if root is not None:
         address = write(root).resolve().as_uri()
     else:
         from flexmarl.cli.cluster import ask
-        from flexmarl.cli.reading import copied_run
+        from flexmarl.cli.reading import Where, copied_run
 
-        root = ask(copied_run(str(run), namespace, context, image))
+        root = ask(copied_run(str(run), Where(namespace, context, image, claim)))
         address = write(root, copied=True).resolve().as_uri()
     say(address)
     webbrowser.open(address)

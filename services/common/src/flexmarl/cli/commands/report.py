@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flexmarl.cli.commands.arguments import (
     AnyRunArgument,
+    ClaimOption,
     ContextOption,
     ImageOption,
     NamespaceOption,
@@ -18,6 +19,7 @@ def command(
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     image: ImageOption = None,
+    claim: ClaimOption = None,
 ) -> None:
     """Write a run's report.html from what it holds now, also while it goes on.
 
@@ -26,12 +28,12 @@ def command(
     """
     from flexmarl.cli.commands.target import local_run
 
-    root = local_run(run, namespace, context)
+    root = local_run(run, namespace, context, claim)
     if root is None:
         from flexmarl.cli.cluster import ask
-        from flexmarl.cli.reading import copied_run
+        from flexmarl.cli.reading import Where, copied_run
 
-        root = ask(copied_run(str(run), namespace, context, image))
+        root = ask(copied_run(str(run), Where(namespace, context, image, claim)))
         say(str(write(root, copied=True)))
         return
     say(str(write(root)))

@@ -1,0 +1,146 @@
+"""What the pods of a MARLJob wrote, and what was kept of it when they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from flexmarl.cli.cluster import Cluster, Object, connected
+from flexmarl.cli.console import INVALID, CommandError, say, warn
+from flexmarl.cli.jobs import claim_of, looked_for, phase_of, status_of
+from flexmarl.cli.refusals import RefusalError
+from flexmarl.contracts.problems import did_you_mean
+from flexmarl.controller.names import (
+    ENGINE,
+    EVIDENCE,
+    EXPERIENCE,
+    ORCHESTRATOR,
+    TRAINER,
+    WORKER,
+    child,
+)
+
+ROLES = (ORCHESTRATOR, WORKER, ENGINE, TRAINER, EXPERIENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    role: str = ""
+    tail: int | None = None
+    follow: bool = False
+    previous: bool = False
+
+
+async def show(name: str, namespace: str | None, context: str | None, wanted: Wanted) -> bool:
+    """Whether everything there is could be shown. CommandError."""
+    if wanted.role and wanted.role not in ROLES:
+        hint = did_you_mean(wanted.role, ROLES)
+        raise CommandError(
+            f'There is no role "{wanted.role}"; there is {", ".join(ROLES)}{hint}', INVALID
+        )
+    async with connected(namespace, context) as cluster:
+        job = await looked_for(cluster, name, namespace, context)
+        pods = await cluster.pods(name, wanted.role)
+        if pods:
+            return await show_pods(cluster, pods, wanted)
+        _say_where(job, wanted.role)
+        kept = await cluster.config_map(child(name, EVIDENCE))
+        for line in kept_lines(name, kept or {}, wanted):
+            say(line)
+        return True
+
+
+async def show_pods(cluster: Cluster, pods: Iterable[Object], wanted: Wanted) -> bool:
+    """One after another, all at once to follow them; what one lacks does not end the others."""
+    shown = []
+    for pod in pods:
+        container = container_of(pod, previous=wanted.previous)
+        if container:
+            shown.append(_show(cluster, pod, container, wanted))
+        else:
+            warn(f"{pod['metadata']['name']}: no log, {state(pod, previous=wanted.previous)}")
+    if not wanted.follow:
+        return all([await one for one in shown])
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in shown]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return all(task.result() for task in tasks)
+
+
+async def _show(cluster: Cluster, pod: Object, container: str, wanted: Wanted) -> bool:
+    name = pod["metadata"]["name"]
+    label = name if container == _main(pod) else f"{name} {container}"
+    lines = cluster.log(
+        name, container, follow=wanted.follow, tail=wanted.tail, previous=wanted.previous
+    )
+    try:
+        async for line in lines:
+            say(f"{label} | {line}")
+    except RefusalError as error:
+        if error.status in (401, 403):
+            raise
+        warn(f"{label}: {error}")
+        return error.status == 404  # it went after it was listed
+    return True
+
+
+def container_of(pod: Object, *, previous: bool) -> str:
+    """The one to read: main, before its first start the last that prepares it; empty: none yet."""
+    first = [one["name"] for one in pod["spec"].get("initContainers", ())]
+    for name in (_main(pod), *reversed(first)):
+        status = _status(pod, name)
+        now, before = status.get("state") or {}, status.get("lastState") or {}
+        started = now.get("running") or now.get("terminated") or before.get("terminated")
+        if before.get("terminated") if previous else started:
+            return str(name)
+    return ""
+
+
+def state(pod: Object, *, previous: bool) -> str:
+    """Why there is no log."""
+    waiting = (_status(pod, _main(pod)).get("state") or {}).get("waiting") or {}
+    if previous and not waiting:
+        return "its container has not been restarted"
+    phase = (pod.get("status") or {}).get("phase", "Pending")
+    return f"{phase}: {waiting.get('reason', '')} {waiting.get('message', '')}".strip(": ")
+
+
+def _main(pod: Object) -> str:
+    return str(pod["spec"]["containers"][0]["name"])
+
+
+def _status(pod: Object, container: str) -> Object:
+    status = pod.get("status") or {}
+    every = [
+        one
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for one in status.get(kind) or ()
+    ]
+    found: Object = next((one for one in every if one.get("name") == container), {})
+    return found
+
+
+def _say_where(job: Object, role: str) -> None:
+    """There are no pods: what is known, and where the rest lies."""
+    name, status = job["metadata"]["name"], status_of(job)
+    warn(f"marljob {name} ({phase_of(job)}) has no pods{f' of {role}' if role else ''}.")
+    failure = status.get("failure")
+    if isinstance(failure, dict) and failure:
+        for key in ("role", "pod", "exitCode", "message"):
+            if failure.get(key) not in (None, ""):
+                say(f"{key}: {failure[key]}")
+    warn(f"Metrics, episodes and checkpoints lie in the claim {claim_of(job)}.")
+
+
+def kept_lines(job: str, config_map: Object, wanted: Wanted) -> Iterator[str]:
+    """The end of what each pod said, which the controller keeps when a job ends."""
+    prefix = child(job, wanted.role.removeprefix("rollout-")) if wanted.role else ""
+    for name, text in sorted((config_map.get("data") or {}).items()):
+        pod = name.removesuffix(".log")
+        if pod.startswith(prefix):
+            lines = str(text).splitlines()
+            for line in lines[-wanted.tail :] if wanted.tail else lines:
+                yield f"{pod} | {line}"
