@@ -37,11 +37,14 @@ async def controller(
         async with asyncio.TaskGroup() as group:
             tasks = made.start(group)
             yield made
-            while made._wakes.busy:  # else its requests are torn, and so is their connection
-                await asyncio.sleep(0.05)
+            await until(lambda: _idle(made))  # else its connections are torn in the middle
             for task in tasks:
                 task.cancel()
         await asyncio.sleep(0.2)
+
+
+async def _idle(made: Controller) -> bool:
+    return not made._wakes.busy
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:

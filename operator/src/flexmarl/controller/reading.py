@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -13,6 +13,8 @@ from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import API_VERSION, MARLJob
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.controller.names import Manifest
+
+Read: TypeAlias = tuple[MARLJob | None, tuple[str, ...]]
 
 
 def document(manifest: Mapping[str, Any]) -> Manifest:
@@ -29,7 +31,7 @@ def document(manifest: Mapping[str, Any]) -> Manifest:
     }
 
 
-def read(manifest: Mapping[str, Any]) -> tuple[MARLJob | None, tuple[str, ...]]:
+def read(manifest: Mapping[str, Any]) -> Read:
     """The job, and its problems in words; a job with problems is not to be run."""
     plain = document(manifest)
     job, problems = None, []

@@ -28,7 +28,7 @@ from flexmarl.controller.observed import Finding, Observed, Progress
 from flexmarl.controller.owners import own
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Plan, Wish, plan
-from flexmarl.controller.reading import document, read
+from flexmarl.controller.reading import Read, document, read
 from flexmarl.controller.render import group, kept, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
@@ -62,6 +62,14 @@ class _Job:
     """Of what could not be applied at the last look."""
     failing: float | None = None
     """Since when each look ended in a refusal."""
+    was: tuple[Manifest, Read] | None = None
+    """The document that was read last, and what came of it: that is most of a quiet look."""
+
+    def read(self, manifest: Manifest) -> Read:
+        plain = document(manifest)
+        if self.was is None or self.was[0] != plain:
+            self.was = plain, read(manifest)
+        return self.was[1]
 
 
 class Reconciler:
@@ -92,7 +100,7 @@ class Reconciler:
         if manifest["spec"].get("managedBy", CONTROLLER) != self._managed_by:
             return NEVER
         known = await self._known(key, manifest)
-        job, problems = read(manifest)
+        job, problems = known.read(manifest)
         before: Manifest = manifest.get("status") or {}
         now = time.time()
         seen = seeing.observe(
@@ -130,8 +138,8 @@ class Reconciler:
             return None
         if phase_of(there.job.get("status") or {}) in FINAL:
             return None
-        pod, token = seeing.leader(there), self._accounts.token(known.uid)
-        return (known.uid, pod.ip, token) if pod and token else None
+        ip, token = seeing.leader(there), self._accounts.token(known.uid)
+        return (known.uid, ip, token) if ip and token else None
 
     def tell(self, key: Key, progress: Progress) -> bool:
         """What the orchestrator said; whether that is news."""
@@ -250,11 +258,11 @@ class Reconciler:
         await self._orchestrators.forget(known.uid)
 
     async def _save(self, known: _Job, there: Objects) -> None:
-        pod = seeing.leader(there)
-        if pod is None or there.job is None:
+        ip = seeing.leader(there)
+        if ip is None or there.job is None:
             return
         token, _ = await self._accounts.credentials(there.job)
-        if not await self._orchestrators.save(known.uid, pod.ip, token):
+        if not await self._orchestrators.save(known.uid, ip, token):
             log.warning("the orchestrator does not answer", job=there.job["metadata"]["name"])
 
     async def _write(

@@ -76,11 +76,16 @@ def observe(
     )
 
 
-def leader(there: Objects) -> Pod | None:
-    """The pod of the orchestrator that can be asked."""
-    mine = _of_role(there, ORCHESTRATOR)
-    ready = [one for one in mine if one.ready and not one.deleting]
-    return ready[-1] if ready else None
+def leader(there: Objects) -> str | None:
+    """Address of the orchestrator's pod, if that can be asked. It is looked for all the time, so
+    nothing else of the pod is read."""
+    found = None
+    for one in there.of("Pod"):
+        metadata, status = one["metadata"], one.get("status", {})
+        mine = metadata.get("labels", {}).get(ROLE_LABEL) == ORCHESTRATOR
+        if mine and "deletionTimestamp" not in metadata and _ready(status):
+            found = status.get("podIP") or found
+    return found
 
 
 def lost_its_store(there: Objects) -> bool:
@@ -142,7 +147,7 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
         policy=marks.get(POLICY_LABEL, ""),
         pool=marks.get(POOL_LABEL, ""),
         phase=status.get("phase", "Pending"),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=_ready(status),
         deleting="deletionTimestamp" in metadata,
         ip=status.get("podIP", ""),
         node=manifest["spec"].get("nodeName", ""),
@@ -203,6 +208,12 @@ def _lacks_pods(manifest: Mapping[str, Any]) -> bool:
     if manifest["kind"] == "Job":
         return not any(status.get(each) for each in ("active", "succeeded", "failed", "conditions"))
     return int(status.get("replicas", 0)) < int(manifest["spec"].get("replicas", 1))
+
+
+def _ready(status: Mapping[str, Any]) -> bool:
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ())
+    )
 
 
 def _ended_well(container: Mapping[str, Any]) -> bool:

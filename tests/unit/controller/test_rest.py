@@ -1,0 +1,64 @@
+"""A job about which nothing is new costs next to nothing: hundreds of them are looked at."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from tests.contract.controller.bad_jobs import sound
+
+from flexmarl.contracts.preparation import PACKED
+from flexmarl.controller import reconcile
+from flexmarl.controller.cache import Objects
+from flexmarl.controller.names import ROLE_LABEL
+from flexmarl.controller.reconcile import _Job
+from flexmarl.controller.seeing import leader
+
+
+def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times: list[int] = []
+    read = reconcile.read
+
+    def counted(manifest: dict[str, Any]) -> reconcile.Read:
+        times.append(1)
+        return read(manifest)
+
+    monkeypatch.setattr(reconcile, "read", counted)
+    known, manifest = _Job("1"), sound()
+    for _ in range(3):
+        job, problems = known.read(copy.deepcopy(manifest))
+        assert job is not None
+        assert not problems
+        manifest["status"] = {"step": len(times)}
+    assert len(times) == 1
+    manifest["spec"]["steps"] = 7
+    job, _ = known.read(manifest)
+    assert job is not None
+    assert job.spec.steps == 7
+    manifest["metadata"]["annotations"] = {PACKED: "job-files"}
+    known.read(manifest)
+    assert len(times) == 3
+    broken = copy.deepcopy(manifest)
+    broken["spec"]["agents"][0]["policy"] = "nobody"
+    assert known.read(broken)[1]
+
+
+def pod(role: str, ip: str, ready: str = "True", **metadata: str) -> dict[str, Any]:
+    status = {"podIP": ip, "conditions": [{"type": "Ready", "status": ready}]}
+    return {"metadata": {"labels": {ROLE_LABEL: role}, **metadata}, "status": status}
+
+
+def test_the_orchestrator_is_asked_where_its_last_ready_pod_is() -> None:
+    pods = [
+        pod("engine", "10.0.0.1"),
+        pod("orchestrator", "10.0.0.2", ready="False"),
+        pod("orchestrator", "10.0.0.3", deletionTimestamp="now"),
+        {"metadata": {}},
+    ]
+    there = Objects({}, {("Pod", str(n)): one for n, one in enumerate(pods)})
+    assert leader(there) is None
+    there.children["Pod", "4"] = pod("orchestrator", "10.0.0.4")
+    assert leader(there) == "10.0.0.4"
