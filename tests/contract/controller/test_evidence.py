@@ -70,6 +70,16 @@ async def test_evidence_that_cannot_be_kept_holds_no_pods(
         assert not await kept(world)
 
 
+async def test_evidence_is_not_written_over_what_is_a_user_s(world: World, tmp_path: Path) -> None:
+    metadata = {"name": "tiny-evidence", "namespace": world.namespace}
+    mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mine": "1"}}
+    await world.cluster.create(mine)
+    async with kubelet(world, tmp_path) as node:
+        key = await fails(world, node)
+        await pods_go(world, node, key)
+        assert await kept(world) == {"mine": "1"}
+
+
 async def test_what_one_pod_says_at_length_takes_no_room_from_others(
     world: World, tmp_path: Path
 ) -> None:

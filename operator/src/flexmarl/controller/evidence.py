@@ -16,6 +16,7 @@ import structlog
 from flexmarl.controller.cache import Key, Objects
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.names import EVIDENCE, ROLE_LABEL, Manifest, child, labels, owner
+from flexmarl.controller.owners import controller_of
 from flexmarl.controller.seeing import MAIN
 
 LINES, FEW_LINES = 400, 20
@@ -77,7 +78,13 @@ class Evidence:
     async def _keep(self, key: Key, uid: str, there: Objects) -> None:
         name = child(key.name, EVIDENCE)
         found = await self._cluster.get("ConfigMap", key.namespace, name)
-        if found is not None and _is_of(found, uid):
+        owner = controller_of(found) if found is not None else {}
+        if owner.get("uid") == uid:
+            return
+        if found is not None and owner.get("kind") != "MARLJob":  # else of an earlier job
+            log.warning(
+                "no evidence", namespace=key.namespace, name=name, error="the name is taken"
+            )
             return
         logs = wanted(there.of("Pod"))
         said = await self._read(key.namespace, logs)
@@ -200,7 +207,3 @@ def _text(said: bytes, most: int) -> str:
     """The end of it, in at most so many bytes."""
     text = said[-most:].decode(errors="replace").translate(_CONTROLS)
     return text.encode()[-most:].decode(errors="ignore")
-
-
-def _is_of(found: Mapping[str, Any], uid: str) -> bool:
-    return any(one["uid"] == uid for one in found["metadata"].get("ownerReferences", ()))
