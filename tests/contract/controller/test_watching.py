@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import kopf
@@ -259,7 +260,7 @@ async def test_the_api_server_sends_only_what_is_of_jobs(
     for when in ("before", "after"):
         await _pod(world, f"foreign-{when}", {})
         await _pod(world, f"ours-{when}", {JOB_LABEL: "tiny"})
-        await until(lambda when=when: _told(told, f"ours-{when}"))
+        await until(partial(_told, told, f"ours-{when}"))
     await _pod(world, "last", {JOB_LABEL: "tiny"})
     await until(lambda: _told(told, "last"))
     stop.set()

@@ -9,9 +9,9 @@ import pytest
 from tests.contract.controller.bad_jobs import sound
 
 from flexmarl.contracts.preparation import PACKED
-from flexmarl.controller import reconcile
 from flexmarl.controller.cache import Objects
 from flexmarl.controller.names import ROLE_LABEL
+from flexmarl.controller.reading import Read, read
 from flexmarl.controller.reconcile import _Job
 from flexmarl.controller.seeing import leader
 
@@ -20,13 +20,12 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times: list[int] = []
-    read = reconcile.read
 
-    def counted(manifest: dict[str, Any]) -> reconcile.Read:
+    def counted(manifest: dict[str, Any]) -> Read:
         times.append(1)
         return read(manifest)
 
-    monkeypatch.setattr(reconcile, "read", counted)
+    monkeypatch.setattr("flexmarl.controller.reconcile.read", counted)
     known, manifest = _Job("1"), sound()
     for _ in range(3):
         job, problems = known.read(copy.deepcopy(manifest))

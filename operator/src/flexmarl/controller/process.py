@@ -190,7 +190,8 @@ class Controller:
     async def _all(self, kind: str, *, metadata_only: bool = False) -> AsyncIterator[Manifest]:
         """All of it that is ours."""
         labels = "" if kind == "MARLJob" else JOB_LABEL
-        for namespace in [*self._settings.namespaces] or [None]:
+        everywhere: list[str | None] = [*self._settings.namespaces] or [None]
+        for namespace in everywhere:
             async for page in self._cluster.pages(
                 kind, namespace, labels=labels, metadata_only=metadata_only
             ):

@@ -89,7 +89,8 @@ class Troubles:
         nodes: dict[str, Room] = {}
         async for page in self._cluster.pages("Node"):
             nodes |= empty(page)
-        for namespace in [*self._namespaces] or [None]:
+        everywhere: list[str | None] = [*self._namespaces] or [None]
+        for namespace in everywhere:
             async for page in self._cluster.pages("Pod", namespace, fields=PLACED):
                 occupy(nodes, page)
         return Rooms(tuple(nodes.values()), exact=not self._namespaces)
