@@ -12,6 +12,7 @@ from tests.contract.controller.test_looks import job
 
 from flexmarl.controller import evidence
 from flexmarl.controller.cache import Key
+from flexmarl.controller.cluster import RefusedError
 
 ENGINE = "tiny-engine-solver-0"
 
@@ -97,14 +98,14 @@ async def test_a_passing_refusal_is_tried_again(
 ) -> None:
     async with kubelet(world, tmp_path) as node:
         key = await fails(world, node)
-        refused = evidence.RefusedError(500, "InternalError", "etcd is away")
+        refused = RefusedError(500, "InternalError", "etcd is away")
         apply = world.cluster.apply
 
         async def away(*_: Any, **__: Any) -> Any:
             raise refused
 
         monkeypatch.setattr(world.cluster, "apply", away)
-        with pytest.raises(evidence.RefusedError):
+        with pytest.raises(RefusedError):
             await world.look(key)
         assert await world.names("StatefulSet")
         monkeypatch.setattr(world.cluster, "apply", apply)

@@ -18,7 +18,7 @@ from flexmarl.controller.evidence import (
 )
 from flexmarl.controller.names import ROLE_LABEL, Manifest
 
-RUNS = {"running": {}}
+RUNS: dict[str, Any] = {"running": {}}
 WAITS = {"waiting": {"reason": "CrashLoopBackOff"}}
 PODS = 300
 
