@@ -10,7 +10,7 @@ from tests.contract.controller.bad_jobs import sound
 
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.controller.cache import Objects
-from flexmarl.controller.names import ROLE_LABEL
+from flexmarl.controller.names import ROLE_LABEL, UID_LABEL
 from flexmarl.controller.reading import Read, read
 from flexmarl.controller.reconcile import _Job
 from flexmarl.controller.seeing import leader
@@ -45,9 +45,10 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
     assert known.read(broken)[1]
 
 
-def pod(role: str, ip: str, ready: str = "True", **metadata: str) -> dict[str, Any]:
+def pod(role: str, ip: str, ready: str = "True", uid: str = "1", **metadata: str) -> dict[str, Any]:
     status = {"podIP": ip, "conditions": [{"type": "Ready", "status": ready}]}
-    return {"metadata": {"labels": {ROLE_LABEL: role}, **metadata}, "status": status}
+    labels = {ROLE_LABEL: role, UID_LABEL: uid}
+    return {"kind": "Pod", "metadata": {"labels": labels, **metadata}, "status": status}
 
 
 def test_the_orchestrator_is_asked_where_its_last_ready_pod_is() -> None:
@@ -55,9 +56,10 @@ def test_the_orchestrator_is_asked_where_its_last_ready_pod_is() -> None:
         pod("engine", "10.0.0.1"),
         pod("orchestrator", "10.0.0.2", ready="False"),
         pod("orchestrator", "10.0.0.3", deletionTimestamp="now"),
-        {"metadata": {}},
+        pod("orchestrator", "10.0.0.5", uid="of an earlier job"),
+        {"kind": "Pod", "metadata": {}},
     ]
     there = Objects({}, {("Pod", str(n)): one for n, one in enumerate(pods)})
-    assert leader(there) is None
-    there.children["Pod", "4"] = pod("orchestrator", "10.0.0.4")
-    assert leader(there) == "10.0.0.4"
+    assert leader(there, "1") is None
+    there.children["Pod", "x"] = pod("orchestrator", "10.0.0.4")
+    assert leader(there, "1") == "10.0.0.4"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from itertools import count
 from typing import Any
 
 import kopf
@@ -116,13 +117,12 @@ class Controller:
     async def resync(self) -> None:
         """Until cancelled, see to it that nothing was missed, and look at everything."""
         pause = min(SOON, self._settings.resync_seconds)
-        while True:
+        for round_ in count():
             await asyncio.sleep(pause)
             pause = self._settings.resync_seconds
             try:
-                for kind in UNWATCHED:
-                    listed = [one async for one in self._all(kind, metadata_only=True)]
-                    self._reconciler.compare(kind, listed)
+                if round_ % 2:
+                    await self._compare_unwatched()
                 await self._read()
                 self._synced = time.monotonic()
                 await self._sweep()
@@ -163,6 +163,12 @@ class Controller:
         pause = max(least, min(LONGEST_PAUSE, 2 * self._pauses.get(key, 0.0)))
         self._pauses[key] = pause
         return pause
+
+    async def _compare_unwatched(self) -> None:
+        """These are half of all objects, and nobody waits for them."""
+        for kind in UNWATCHED:
+            listed = [one async for one in self._all(kind, metadata_only=True)]
+            self._reconciler.compare(kind, listed)
 
     async def _read(self) -> None:
         """All that is watched, as it is now; then every job is to be looked at."""

@@ -133,12 +133,12 @@ class Reconciler:
 
     def asks(self, key: Key) -> tuple[str, str, str] | None:
         """Uid, address and token to ask the job's orchestrator with; None: there is none."""
-        there, known = own(self._cache.objects(key)), self._jobs.get(key)
+        there, known = self._cache.objects(key), self._jobs.get(key)
         if known is None or there.job is None or there.job["metadata"]["uid"] != known.uid:
             return None
         if phase_of(there.job.get("status") or {}) in FINAL:
             return None
-        ip, token = seeing.leader(there), self._accounts.token(known.uid)
+        ip, token = seeing.leader(there, known.uid), self._accounts.token(known.uid)
         return (known.uid, ip, token) if ip and token else None
 
     def tell(self, key: Key, progress: Progress) -> bool:
@@ -258,7 +258,7 @@ class Reconciler:
         await self._orchestrators.forget(known.uid)
 
     async def _save(self, known: _Job, there: Objects) -> None:
-        ip = seeing.leader(there)
+        ip = seeing.leader(there, known.uid)
         if ip is None or there.job is None:
             return
         token, _ = await self._accounts.credentials(there.job)

@@ -33,6 +33,7 @@ from flexmarl.controller.observed import (
     Progress,
     Workload,
 )
+from flexmarl.controller.owners import belongs
 from flexmarl.controller.render import WORKLOADS
 from flexmarl.runtime.process import HOPELESS
 
@@ -76,16 +77,20 @@ def observe(
     )
 
 
-def leader(there: Objects) -> str | None:
-    """Address of the orchestrator's pod, if that can be asked. It is looked for all the time, so
-    nothing else of the pod is read."""
-    found = None
-    for one in there.of("Pod"):
-        metadata, status = one["metadata"], one.get("status", {})
-        mine = metadata.get("labels", {}).get(ROLE_LABEL) == ORCHESTRATOR
-        if mine and "deletionTimestamp" not in metadata and _ready(status):
-            found = status.get("podIP") or found
-    return found
+def leader(there: Objects, uid: str) -> str | None:
+    """Address of the orchestrator's pod of the job of that uid, if that can be asked. It is looked
+    for all the time, so nothing else is read."""
+    found = {
+        name: one["status"]["podIP"]
+        for (kind, name), one in there.children.items()
+        if kind == "Pod"
+        and one["metadata"].get("labels", {}).get(ROLE_LABEL) == ORCHESTRATOR
+        and belongs(one, uid)
+        and "deletionTimestamp" not in one["metadata"]
+        and _ready(one.get("status", {}))
+        and "podIP" in one["status"]
+    }
+    return found[max(found)] if found else None
 
 
 def lost_its_store(there: Objects) -> bool:
