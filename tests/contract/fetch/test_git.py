@@ -76,6 +76,8 @@ def test_code_is_put_where_it_is_wanted(server: str, tmp_path: Path) -> None:
     assert into.stat().st_mode & 0o7777 == 0o2777
     assert (into / "flow" / "play.py").is_file()
     assert (into / "now").readlink() == Path("flow/play.py")
+    copy_into(fetch(server), into / "a" / "new")
+    assert (into / "a" / "new" / "flow" / "play.py").is_file()
 
 
 def test_a_ref_that_is_not_there_is_told_with_those_that_are(server: str) -> None:

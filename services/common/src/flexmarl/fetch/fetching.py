@@ -99,13 +99,13 @@ def copy_into(found: Fetched, into: Path) -> None:
 def _put(folder: Path, into: Path) -> None:
     """What shutil.copytree does, but `into` keeps its rights and times, which a volume's root lets
     only its owner change; and links may be there already, from an earlier start of a container."""
+    into.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         target = into / path.name
         if path.is_symlink():
             target.unlink(missing_ok=True)
             target.symlink_to(path.readlink())
         elif path.is_dir():
-            target.mkdir(exist_ok=True)
             _put(path, target)
         else:
             shutil.copy(path, target)
