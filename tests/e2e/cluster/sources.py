@@ -86,7 +86,7 @@ def objects_and_code(job: Job, tasks: int) -> str:
     files = {
         f"models--{one}--{name}": data for one in ("one", "two") for name, data in model().items()
     }
-    lines = (f'{{"question": "q{number}"}}\n' for number in range(tasks))
+    lines = (f'{{"question": "q{number}", "answer": "{number}"}}\n' for number in range(tasks))
     files["data--tasks.jsonl"] = "".join(lines).encode()
     folders = {
         "server": {SCRIPT.name: SCRIPT.read_bytes()},
