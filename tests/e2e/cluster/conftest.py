@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,6 @@ from .stage import Beside, Stage
 
 WHERE = "FLEXMARL_E2E"
 """Set by `make e2e`: the kind of cluster, `node`, `kind` or `given`."""
-
-SECONDS = pytest.StashKey[dict[str, float]]()
-"""How long each test took that ran beside others."""
 
 if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says that it skipped some
     collect_ignore_glob = ["test_*.py"]
@@ -59,12 +57,16 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and call.excinfo is not None:  # the rest of a run takes minutes
-        reporter: pytest.TerminalReporter = item.config.pluginmanager.get_plugin("terminalreporter")
-        reporter.write_line(f"\n{item.nodeid}: {call.excinfo.value!s:.2000}")
+        _say(item.config, f"{item.nodeid}: {call.excinfo.value!s:.2000}")
     if report.failed and report.when == "call":
         for namespace in _namespaces(getattr(item, "funcargs", {})):
             report.sections.append((namespace, Kubernetes().evidence(namespace)))
     return report
+
+
+def _say(config: pytest.Config, line: str) -> None:
+    reporter: pytest.TerminalReporter = config.pluginmanager.get_plugin("terminalreporter")
+    reporter.write_line(f"\n{line}")
 
 
 def _namespaces(arguments: Mapping[str, object]) -> list[str]:
@@ -72,15 +74,6 @@ def _namespaces(arguments: Mapping[str, object]) -> list[str]:
     stage, own = arguments.get("stage"), arguments.get("namespace")
     found = [own] if isinstance(own, str) else []
     return [*found, *(stage.namespaces if isinstance(stage, Stage) else ())]
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Pytest counts only how long it waited for those that ran beside."""
-    took = config.stash.get(SECONDS, {})
-    for name, seconds in sorted(took.items(), key=lambda one: -one[1]):
-        terminalreporter.write_line(f"{seconds:7.2f}s beside   {name}")
 
 
 @pytest.fixture(scope="session")
@@ -140,8 +133,7 @@ def beside(
     namespaces: list[str],
     release: Release,
 ) -> Iterator[Beside]:
-    found = Beside(cluster, images, release, namespaces)
-    request.config.stash[SECONDS] = found.seconds
+    found = Beside(cluster, images, release, namespaces, partial(_say, request.config))
     found.begin(request.session.items)
     yield found
     found.end()

@@ -56,8 +56,8 @@ class Beside:
     release: Release
     left: list[str]
     """Namespaces that tests are done with."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Test -> how long it took."""
+    say: Callable[[str], None]
+    """Of each test how it ended, as soon as it has: its turn to be reported may be far."""
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
     _running: dict[str, Future[None]] = field(default_factory=dict)
     _undisturbed: Future[Job] | None = None
@@ -117,14 +117,17 @@ class Beside:
 
     def _watched(self, name: str, call: Callable[..., None]) -> None:
         began = time.monotonic()
+        how = "failed"
         with self.stage() as stage:
             try:
                 call(stage=stage)
+                how = "passed"
             except pytest.skip.Exception:
+                how = "skipped"
                 raise
             except BaseException as error:
                 for namespace in stage.namespaces:
                     error.add_note(self.cluster.evidence(namespace))
                 raise
             finally:
-                self.seconds[name] = time.monotonic() - began
+                self.say(f"beside, after {time.monotonic() - began:.1f} s: {name} {how}")
