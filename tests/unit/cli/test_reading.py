@@ -111,7 +111,6 @@ async def test_without_its_job_the_newest_run_of_the_name_is_meant(tmp_path: Pat
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ENDING_SECONDS", 0.1)
     monkeypatch.setattr(reading, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(readerpod, "START_SECONDS", 0.1)
     monkeypatch.setattr(readerpod, "AGAIN_SECONDS", 0.01)
 
 
@@ -216,8 +215,9 @@ async def test_what_keeps_a_reader_from_starting_may_pass(
     ],
 )
 async def test_a_reader_that_does_not_start_says_why(
-    tmp_path: Path, state: dict[str, Any], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], words: str
 ) -> None:
+    monkeypatch.setattr(readerpod, "START_SECONDS", 0.1)
     here = Waits(tmp_path)
     here.states = itertools.repeat(state)
     with pytest.raises(CommandError, match=words):
