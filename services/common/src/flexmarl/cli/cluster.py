@@ -71,6 +71,7 @@ class Cluster:
 
     async def apply_job(self, job: Object, *, force: bool = False, dry_run: bool = False) -> Object:
         """Server-side apply, unknown fields refused; the job as it then is."""
+        options: Object = {"dry_run": "All"} if dry_run else {}
         return await self._answer(
             Doing("patch", PLURAL, job["metadata"]["name"]),
             self._jobs.patch_namespaced_custom_object_without_preload_content,
@@ -79,7 +80,7 @@ class Cluster:
             field_validation="Strict",
             force=force,
             _content_type="application/apply-patch+yaml",
-            **({"dry_run": "All"} if dry_run else {}),
+            **options,
         )
 
     async def change_job(self, name: str, spec: Object) -> Object:
@@ -221,7 +222,8 @@ class Cluster:
             "GET", where, query_params=query, auth_settings=["BearerToken"]
         )
         answer = await self._api.call_api(*request, _request_timeout=_request_timeout)
-        return answer.response
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
     async def _ask(self, call: Call, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
         options.setdefault("_request_timeout", SECONDS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flexmarl.cli.cluster import Cluster, Object, connected
+from flexmarl.cli.cluster import Cluster, connected
 from flexmarl.cli.console import CommandError
 from flexmarl.cli.find import RUNS
+from flexmarl.cli.refusals import Object
 from flexmarl.controller.names import child
 
 ENDED = ("Complete", "Failed")

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flexmarl.cli.cluster import Object
 from flexmarl.cli.console import printable
 from flexmarl.cli.jobs import ENDED, phase_of, status_of
+from flexmarl.cli.refusals import Object
 from flexmarl.cli.words import NONE
 
 PREPARED = ("Accepted", "ModelsFetched", "PreflightPassed", "PodsReady")

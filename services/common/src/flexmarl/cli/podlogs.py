@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from flexmarl.cli.cluster import Cluster, Object, connected
+from flexmarl.cli.cluster import Cluster, connected
 from flexmarl.cli.console import INVALID, CommandError, say, warn
 from flexmarl.cli.jobs import claim_of, looked_for, phase_of, status_of
-from flexmarl.cli.refusals import RefusalError
+from flexmarl.cli.refusals import Object, RefusalError
 from flexmarl.contracts.problems import did_you_mean
 from flexmarl.controller.names import (
     ENGINE,

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
-from flexmarl.cli.cluster import Cluster, Object
+from flexmarl.cli.cluster import Cluster
 from flexmarl.cli.console import CommandError, warn
+from flexmarl.cli.refusals import Object
 from flexmarl.controller.names import PLACED, child
 
 MOUNT, MAIN = "/flexmarl/run", "main"

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO
 
-from flexmarl.cli.cluster import Cluster, Object, connected
+from flexmarl.cli.cluster import Cluster, connected
 from flexmarl.cli.console import CommandError, warn
 from flexmarl.cli.find import RUNS
 from flexmarl.cli.jobs import UNDER_WAY, claim_of, looked_for, phase_of, status_of
 from flexmarl.cli.readerpod import MAIN, MOUNT, ready, running
-from flexmarl.cli.refusals import RefusalError
+from flexmarl.cli.refusals import Object, RefusalError
 from flexmarl.contracts.documents import dump
 from flexmarl.controller.names import ORCHESTRATOR, READER, child
 from flexmarl.fetch.archive import put
