@@ -59,6 +59,14 @@ def team(steps: int = STEPS, **changes: Any) -> Spec:
     return copy.deepcopy(spec | changes)
 
 
+def slow(steps: int = STEPS, *, speed: float) -> Spec:
+    """The team at so many tokens a second: 1 makes steps of some ten seconds."""
+    spec = team(steps)
+    for one in spec["policies"]:
+        one["engine"]["scripted"]["tokensPerSecond"] = speed
+    return spec
+
+
 def idle(**started: Spec) -> Spec:
     """A team of which only the named roles' pods start, with these templates."""
     roles = ("orchestrator", "worker", "engine", "trainer", "experience")

@@ -17,7 +17,7 @@ import pytest
 from .chart import Release
 from .jobs import Job
 from .kube import Kubernetes, Manifest, restricted_pod, until
-from .specs import Spec, team
+from .specs import slow
 
 GRPC = {"orchestrator", "rollout-worker", "engine", "experience", "trainer"}
 METRICS, HEALTH, STORE = 9090, 8080, 6379
@@ -105,14 +105,6 @@ def elsewhere(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
     namespaces.append(name)
 
 
-def slow() -> Spec:
-    """The team with time for two upgrades of the release."""
-    spec = team()
-    for policy in spec["policies"]:
-        policy["engine"]["scripted"]["tokensPerSecond"] = 1
-    return spec
-
-
 def doors_of_job(job: Job) -> list[Door]:
     found: list[Door] = []
     running = [pod for pod in job.pods() if pod["status"]["phase"] == "Running"]
@@ -176,7 +168,7 @@ def test_strangers_are_refused_by_every_port_and_with_policies_do_not_reach_one(
     release.upgrade(networkPolicy={"enabled": False})
     try:
         job = Job(cluster, images, namespace)
-        job.submit(slow())
+        job.submit(slow(speed=1))  # with time for two upgrades of the release
         job.reaches("Running")
         doors = [*doors_of_job(job), *doors_of_release(release)]
         secret = cluster.get(namespace, "secret", "team-job")["data"]

@@ -12,11 +12,10 @@ from safetensors import safe_open
 from .chart import Release
 from .jobs import Job
 from .kube import Kubernetes, until
-from .specs import team
+from .specs import slow
 from .user import flexmarl
 
-STEPS = 24
-"""Still going on after a command or two."""
+STEPS = 10
 JOB = """
 apiVersion: flexmarl.io/v1alpha1
 kind: MARLJob
@@ -104,7 +103,7 @@ def test_what_a_run_left_is_read_while_it_goes_on_without_its_pods_and_without_t
 ) -> None:
     where = ("-n", namespace)
     job = Job(cluster, images, namespace)
-    job.submit(team(STEPS))
+    job.submit(slow(STEPS, speed=2))  # it goes on while a command looks
     job.trains(1)
     code, said = flexmarl(folder, "report", "team", *where)
     assert code == 0, said
