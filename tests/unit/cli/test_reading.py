@@ -22,7 +22,8 @@ from tests.unit.controller.seen import INSTALLATION, document, subject
 from flexmarl.cli import readerpod, reading
 from flexmarl.cli.cluster import Cluster
 from flexmarl.cli.console import CommandError
-from flexmarl.cli.reading import MOUNT, REPORTED, Reader
+from flexmarl.cli.readerpod import MOUNT
+from flexmarl.cli.reading import REPORTED, Reader
 from flexmarl.cli.refusals import RefusalError
 from flexmarl.controller.names import READER
 from flexmarl.controller.render import access
