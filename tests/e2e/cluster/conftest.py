@@ -65,7 +65,8 @@ def pytest_runtest_makereport(
 
 
 def _say(config: pytest.Config, line: str) -> None:
-    reporter: pytest.TerminalReporter = config.pluginmanager.get_plugin("terminalreporter")
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert isinstance(reporter, pytest.TerminalReporter)
     reporter.write_line(f"\n{line}")
 
 
