@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,8 @@ from .stage import Beside, Stage
 
 WHERE = "FLEXMARL_E2E"
 """Set by `make e2e`: the kind of cluster, `node`, `kind` or `given`."""
+
+BESIDE = pytest.StashKey[Beside]()
 
 if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says that it skipped some
     collect_ignore_glob = ["test_*.py"]
@@ -47,8 +48,8 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    beside = pyfuncitem.funcargs.get("beside")
-    return True if isinstance(beside, Beside) and beside.result(pyfuncitem) else None
+    beside = pyfuncitem.config.stash.get(BESIDE, None)
+    return True if beside is not None and beside.result(pyfuncitem) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,6 +57,9 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    beside = item.config.stash.get(BESIDE, None)
+    while beside is not None and not beside.news.empty():
+        _say(item.config, beside.news.get())
     if report.failed and call.excinfo is not None:  # the rest of a run takes minutes
         _say(item.config, f"{item.nodeid}: {call.excinfo.value!s:.2000}")
     if report.failed and report.when == "call":
@@ -134,7 +138,7 @@ def beside(
     namespaces: list[str],
     release: Release,
 ) -> Iterator[Beside]:
-    found = Beside(cluster, images, release, namespaces, partial(_say, request.config))
+    found = request.config.stash[BESIDE] = Beside(cluster, images, release, namespaces)
     found.begin(request.session.items)
     yield found
     found.end()

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
 import pytest
 
@@ -56,8 +57,8 @@ class Beside:
     release: Release
     left: list[str]
     """Namespaces that tests are done with."""
-    say: Callable[[str], None]
-    """Of each test how it ended, as soon as it has: its turn to be reported may be far."""
+    news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    """How each ended, as soon as it has: its turn to be reported may be far."""
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
     _running: dict[str, Future[None]] = field(default_factory=dict)
     _undisturbed: Future[Job] | None = None
@@ -130,4 +131,4 @@ class Beside:
                     error.add_note(self.cluster.evidence(namespace))
                 raise
             finally:
-                self.say(f"beside, after {time.monotonic() - began:.1f} s: {name} {how}")
+                self.news.put(f"beside, after {time.monotonic() - began:.1f} s: {name} {how}")
