@@ -95,8 +95,11 @@ def test_a_zombie_orchestrator_stops_and_the_files_tell_one_story(
             )
         steps = job.steps()
         wait_until(lambda: job.steps() >= steps + 3 or second.poll() is not None)
-    # The first ends as replaced; its supervisor starts a third, which replaces the second.
-    wait_until(lambda: first not in processes_of(job, "orchestrator"))
+    # The first ends as replaced; its supervisor starts a third, which replaces the second. That one
+    # would finish the job meanwhile on a slow machine.
+    with standing_still(second.pid):
+        wait_until(lambda: first not in processes_of(job, "orchestrator"))
+        wait_until(lambda: said(job, "orchestrator", "taking over"))
     second.wait(60)
     assert second.returncode != 0, (job.directory / "second.log").read_text()
     assert said(job, "orchestrator", "has taken over")
