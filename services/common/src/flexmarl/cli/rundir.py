@@ -14,6 +14,7 @@ from flexmarl.cli.rundata import RunData, is_locked
 from flexmarl.contracts.documents import dump, parse
 from flexmarl.contracts.problems import FieldPath, format_path
 from flexmarl.contracts.reading import BASE_DIR, JobFile
+from flexmarl.runtime.files import replace
 
 MAY_CHANGE: tuple[FieldPath, ...] = (
     ("metadata", "annotations"),
@@ -68,9 +69,7 @@ def keep_job(root: Path, file: JobFile) -> None:
     document = copy.deepcopy(file.document)
     annotations = document["metadata"].setdefault("annotations", {})
     annotations[BASE_DIR] = str(file.base_dir)
-    partial = root / ".job.yaml.partial"
-    partial.write_text(dump(document), encoding="utf-8")
-    partial.replace(root / "job.yaml")
+    replace(root / "job.yaml", dump(document))
 
 
 def changes(old: Any, new: Any, path: FieldPath = ()) -> Iterator[FieldPath]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.runtime.errors import JobFailedError
+from flexmarl.runtime.files import replace
 
 LOCK, SUBMISSIONS, PROGRESS = ".lock", "submissions", "progress.json"
 COMPLETE = "Complete"
@@ -95,6 +96,4 @@ def _progress(run_dir: Path) -> dict[str, Any]:
 
 
 def _write(run_dir: Path, progress: Mapping[str, Any]) -> None:
-    partial = run_dir / f".{PROGRESS}.partial"
-    partial.write_text(json.dumps(progress))
-    partial.replace(run_dir / PROGRESS)
+    replace(run_dir / PROGRESS, json.dumps(progress), durable=False)

@@ -1,16 +1,22 @@
-"""Directories that are whole or not there, over crashes and power cuts."""
+"""Files and directories that are whole or not there, over crashes and power cuts."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import secrets
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 """Network file systems cannot exchange two names."""
+
+LEFT_SECONDS = 60
+"""Older than that, a file that is being written was left."""
 
 
 def sync(path: Path) -> None:
@@ -20,6 +26,33 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write `path` so that a reader, and a crash at any moment, sees the old text or the new.
+
+    Several may write it at the same time: the last one's stays, and each has written its own whole.
+    `durable`: it survives a power cut, once this has returned.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def sweep(path: Path) -> None:
+    """Remove what writers of `path` that were killed have left beside it."""
+    for partial in path.parent.glob(f".{path.name}.*.partial"):
+        with suppress(FileNotFoundError):  # its writer is done
+            if time.time() - partial.stat().st_mtime > LEFT_SECONDS:
+                partial.unlink()
 
 
 def put_in_place(made: Path, place: Path) -> None:

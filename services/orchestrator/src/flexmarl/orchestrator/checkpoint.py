@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexmarl.orchestrator.rundir import replace
 from flexmarl.runtime.errors import InvalidJobError
-from flexmarl.runtime.files import mend, places_to_mend, put_in_place, sync
+from flexmarl.runtime.files import mend, places_to_mend, put_in_place, replace, sync
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"

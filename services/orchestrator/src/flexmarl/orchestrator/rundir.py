@@ -7,12 +7,13 @@ replaced atomically. All calls block on the disk; the event loop calls them in a
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from flexmarl.runtime.files import replace, sweep
 
 Line = dict[str, Any]
 
@@ -23,16 +24,6 @@ class Phase(StrEnum):
     EVALUATING = "Evaluating"
     COMPLETE = "Complete"
     FAILED = "Failed"
-
-
-def replace(path: Path, text: str) -> None:
-    """Write `path` so that a reader, and a crash at any moment, sees the old text or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def lines(path: Path) -> list[Line]:
@@ -61,6 +52,7 @@ class RunDir:
         self.evals = root / "evals.jsonl"
         self.episodes = root / "episodes.jsonl"
         self._incarnation = root / "incarnation"
+        self._progress = root / "progress.json"
         self._serial, self._lock = 0, threading.Lock()
 
     def progress(self, serial: int, value: Mapping[str, Any]) -> None:
@@ -69,9 +61,8 @@ class RunDir:
             if serial <= self._serial:
                 return
             self._serial = serial
-            partial = self.root / ".progress.json.partial"
-            partial.write_text(json.dumps(value) + "\n")  # several a second: not worth an fsync
-            partial.replace(self.root / "progress.json")
+            # Several a second: not worth an fsync.
+            replace(self._progress, json.dumps(value) + "\n", durable=False)
 
     def incarnation(self) -> int:
         """The latest that wrote here, whatever the store has forgotten; 0: none."""
@@ -79,6 +70,8 @@ class RunDir:
 
     def begin(self, incarnation: int) -> None:
         """From now on this one writes here."""
+        for path in (self._progress, self._incarnation, self.root / "summary.json"):
+            sweep(path)
         replace(self._incarnation, f"{incarnation}\n")
 
     def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from flexmarl.cli.view import tokens_per_second
 from flexmarl.cli.words import NONE, amount, decimal, duration, percent
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.policy import PolicySpec
+from flexmarl.runtime.files import replace
 
 SHOWN_EPISODES = 5
 TIMES = ("rollout", "train", "sync", "checkpoint")
@@ -31,9 +32,7 @@ def write_report(run: RunData, job: MARLJob | None) -> Path:
     """Write report.html of what `run` holds now; its path. `job` adds facts and names."""
     run.refresh(episodes=True)
     path = run.root / "report.html"
-    partial = run.root / ".report.html.partial"
-    partial.write_text(render(run, job), encoding="utf-8")
-    partial.replace(path)
+    replace(path, render(run, job), durable=False)
     return path
 
 
