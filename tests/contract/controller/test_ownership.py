@@ -165,7 +165,7 @@ async def test_a_kept_claim_of_another_kind_is_told_before_anything_is_made(worl
     key = await world.submit(job())
     await world.look(key)
     await world.cluster.delete("MARLJob", world.namespace, "tiny")
-    await world.gone("Secret")
+    await world.gone("Secret", "StatefulSet")
     await world.submit(job(checkpoint={"claim": {"accessMode": "ReadWriteMany"}}))
     status = await world.until(key, "ClaimDiffers")
     assert "PersistentVolumeClaim tiny-run was kept" in status["message"]

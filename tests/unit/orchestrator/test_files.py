@@ -140,3 +140,17 @@ def test_only_the_newest_of_the_own_lineage_are_kept(tmp_path: Path) -> None:
         "step-00000004",
         foreign.name,
     ]
+
+
+def test_progress_of_a_later_incarnation_is_not_overwritten_by_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    """Which goes on for a moment, and learns then that it was replaced."""
+    first, second = RunDir(tmp_path), RunDir(tmp_path)
+    first.progress(1, {"step": 0})
+    first.begin(1)
+    second.progress(1, {"step": 1})
+    second.begin(2)
+    second.progress(2, {"step": 9})
+    first.progress(2, {"step": 1})
+    assert json.loads((tmp_path / "progress.json").read_text()) == {"step": 9}

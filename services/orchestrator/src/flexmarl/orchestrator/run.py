@@ -162,8 +162,8 @@ class Run:
 
     async def _go(self) -> None:
         """One incarnation. StateLostError, StoreLostError: it is over and another may go on."""
-        self._report.now(Phase.STARTING, self._position.step, "binding policies")
         await self._take_incarnation()
+        self._report.now(Phase.STARTING, self._position.step, "binding policies")
         services = self._services
         training = Training(self._job, services, self._limits, self._epochs)
         directory = services.directory

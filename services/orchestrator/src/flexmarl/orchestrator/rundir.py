@@ -54,11 +54,13 @@ class RunDir:
         self._incarnation = root / "incarnation"
         self._progress = root / "progress.json"
         self._serial, self._lock = 0, threading.Lock()
+        self._own: int | None = None
 
     def progress(self, serial: int, value: Mapping[str, Any]) -> None:
-        """Replace `progress.json`, unless a call with a higher `serial` has done so."""
+        """Replace `progress.json`, unless a call with a higher `serial`, or a later incarnation,
+        has done so."""
         with self._lock:  # a thread whose caller was cancelled still runs
-            if serial <= self._serial:
+            if serial <= self._serial or (self._own is not None and self._own < self.incarnation()):
                 return
             self._serial = serial
             # Several a second: not worth an fsync.
@@ -72,6 +74,7 @@ class RunDir:
         """From now on this one writes here."""
         for path in (self._progress, self._incarnation, self.root / "summary.json"):
             sweep(path)
+        self._own = incarnation
         replace(self._incarnation, f"{incarnation}\n")
 
     def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:
