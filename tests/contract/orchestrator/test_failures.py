@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
-from tests.contract.orchestrator.conftest import QUICK, team
+from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.keys import Keys
 from flexmarl.orchestrator.groups import Groups
+from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.training import Training
 from flexmarl.runtime.errors import (
     FencedError,
@@ -191,14 +192,14 @@ async def test_groups_lost_after_a_policy_trained_them_take_the_job_back(
         assert around.ledger.times["p0", 2] == around.ledger.times["p0", 3] == 2
 
 
-@pytest.mark.parametrize("what", ["a step", "an evaluation"])
-async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
-    tmp_path: Path, store_server: Server, what: str
-) -> None:
-    """It stood still while another finished the job, and learns of it at its next word."""
-    job = make_job(eval={"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2})
-    stopped, go_on = asyncio.Event(), asyncio.Event()
-    still = Groups.idle if what == "an evaluation" else Training.step
+async def standing_still(
+    around: Team, limits: Limits, go_on: asyncio.Event, what: str = "a step"
+) -> asyncio.Future[None]:
+    """An orchestrator that has trained a step, and stands still after the next one, or after the
+    evaluation then, until `go_on`. Whoever runs later does not."""
+    stopped = asyncio.Event()
+    owner, name = (Groups, "idle") if what == "an evaluation" else (Training, "step")
+    still = getattr(owner, name)
 
     async def stand_still(self: Any, *given: Any) -> Any:
         result = await still(self, *given)
@@ -207,13 +208,23 @@ async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
             await go_on.wait()
         return result
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, stand_still)
+        running = asyncio.ensure_future(around.run(limits))
+        await stopped.wait()
+    return running
+
+
+@pytest.mark.parametrize("what", ["a step", "an evaluation"])
+async def test_an_orchestrator_that_was_replaced_writes_nothing_down(
+    tmp_path: Path, store_server: Server, what: str
+) -> None:
+    """It stood still while another finished the job, and learns of it at its next word."""
+    job = make_job(eval={"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2})
+    go_on = asyncio.Event()
     async with team(job, tmp_path, store_server) as around:
-        with pytest.MonkeyPatch.context() as patch:
-            owner = Groups if what == "an evaluation" else Training
-            patch.setattr(owner, still.__name__, stand_still)
-            blind = replace(QUICK, confirm=1000, watch=1000, answers=0.1)
-            first = asyncio.ensure_future(around.run(blind))
-            await stopped.wait()
+        blind = replace(QUICK, confirm=1000, watch=1000, answers=0.1)
+        first = await standing_still(around, blind, go_on, what)
         await around.run()
         go_on.set()
         with pytest.raises(FencedError):
@@ -229,20 +240,7 @@ async def test_the_engines_of_a_job_obey_only_its_last_orchestrator(
     """One that was replaced and does not know it yet would load what it believes in, again and
     again, under the turns of its successor."""
     async with team(make_job(), tmp_path, store_server) as around:
-        stopped, go_on = asyncio.Event(), asyncio.Event()
-        still = Training.step
-
-        async def stand_still(self: Any, *given: Any) -> Any:
-            result = await still(self, *given)
-            if not stopped.is_set() and around.lines("metrics"):
-                stopped.set()
-                await go_on.wait()
-            return result
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Training, "step", stand_still)
-            first = asyncio.ensure_future(around.run(replace(QUICK, confirm=1000)))
-            await stopped.wait()
+        first = await standing_still(around, replace(QUICK, confirm=1000), asyncio.Event())
         second = asyncio.ensure_future(around.run())
         with pytest.raises(FencedError):  # by its watchers alone: it never goes on
             await first

@@ -117,19 +117,6 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
         assert (out / "model.safetensors").exists()
 
 
-@beside
-def test_a_suspension_that_is_taken_back_while_it_saves_costs_only_time(stage: Stage) -> None:
-    job = stage.job()
-    job.submit(team())
-    job.trains(2)
-    job.change(suspend=True)
-    job.until(lambda: job.status()["phase"] != "Running", "it is being saved", 30)
-    job.change(suspend=False)
-    job.completes()
-    once(job, STEPS, TASKS)
-    same_as(job, stage.undisturbed())
-
-
 @pytest.mark.alone
 def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgraded(
     stage: Stage,
