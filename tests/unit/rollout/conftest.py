@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from flexmarl.contracts.job import AgentSpec
+from flexmarl.contracts.job import AgentSpec, MARLJob
 from flexmarl.experience.samples import VersionSpan
 from flexmarl.models.bytes_tokenizer import BytesTokenizer, byte_letters
 from flexmarl.models.tokenizer import FileTokenizer
+from flexmarl.rollout.checks import check_code, code_of
 from flexmarl.rollout.conversation import Generated
 from flexmarl.rollout.episode import Episode, Player, sampling_of
 from flexmarl.rollout.policies import TurnCall
@@ -105,3 +108,29 @@ def make_episode() -> Callable[..., Episode]:
         return Episode(seed, players)
 
     return make
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """The problems of a job whose own module is `checked`, as text."""
+
+    def run(module: str = "", /, **changes: Any) -> list[str]:
+        (tmp_path / "checked.py").write_text(module)
+        spec = {
+            "policies": [
+                {"name": "a", "model": {"uri": "random://llama?hidden=64&layers=2&heads=4"}}
+            ],
+            "agents": [{"name": "a", "policy": "a"}],
+            "workflow": {"name": "single"},
+            "reward": {"name": "exact-match"},
+            "code": {"path": "."},
+            "data": {"uri": "file://x.jsonl"},
+            "steps": 1,
+        }
+        job = MARLJob.model_validate({"metadata": {"name": "x"}, "spec": spec | changes})
+        return [str(problem) for problem in check_code(code_of(job), tmp_path)]
+
+    yield run
+    sys.modules.pop("checked", None)
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
