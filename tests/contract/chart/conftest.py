@@ -4,9 +4,7 @@ import pytest
 from tests.cluster.layout import layout
 from tests.cluster.wheels import HELM_3, KUBECTL_AND_HELM, unpack
 from tests.contract.chart.helm import Helm
-from tests.contract.controller.conftest import kubeconfig
 
-__all__ = ["kubeconfig"]
 PROGRAMS = {"helm4": (KUBECTL_AND_HELM, "bin"), "helm3": (HELM_3, "helm3")}
 
 

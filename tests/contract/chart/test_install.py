@@ -67,6 +67,7 @@ class Installed:
 def installed(each_helm: Helm, kubeconfig: Path) -> Iterator[Installed]:
     """Nothing is installed yet; nothing stays."""
     found = Installed(each_helm, kubeconfig)
+    found.kubectl("delete", "crd", "marljobs.flexmarl.io", "--ignore-not-found")  # of other tests
     yield found
     found.say("uninstall", "--ignore-not-found")
     found.kubectl("delete", "storageclass", "--all")

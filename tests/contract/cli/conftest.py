@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 from tests.contract.cli.kubelet import Kubelet, kubelet
-from tests.contract.controller.conftest import World, kubeconfig, world
+from tests.contract.controller.conftest import World, world
 from typer.testing import CliRunner
 
 from flexmarl.cli.app import app
 
-__all__ = ["kubeconfig", "world"]
+__all__ = ["world"]
 
 
 class Said(NamedTuple):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.api import api_server, installed
-from tests.cluster.layout import layout
 
 from flexmarl.contracts.crd import crd
 from flexmarl.controller.asking import Orchestrators
@@ -23,7 +21,6 @@ from flexmarl.controller.settings import ControllerSettings
 
 IMAGES = dict.fromkeys(("slim", "trainer", "vllm"), "registry.invalid/flexmarl")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_numbers = itertools.count()
 
 
 @dataclass
@@ -147,17 +144,9 @@ def ended(code: int, message: str = "") -> Manifest:
     return {"terminated": said | {"finishedAt": "2026-01-01T00:00:01Z"}}
 
 
-@pytest.fixture(scope="session")
-def kubeconfig() -> Iterator[Path]:
-    if not installed(layout()):
-        pytest.skip("no API server: python -m tests.cluster install")
-    with api_server(layout()) as path:
-        yield path
-
-
 @pytest.fixture
 async def world(kubeconfig: Path) -> AsyncIterator[World]:
-    namespace = f"test-{next(_numbers)}"
+    namespace = f"test-{secrets.token_hex(4)}"
     settings = ControllerSettings(images=IMAGES, namespaces=[namespace])
     async with connection(str(kubeconfig)) as api, Orchestrators() as orchestrators:
         cluster = Cluster(api)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.contract.controller.bad_jobs import sound
 from tests.contract.controller.conftest import IMAGES
+from tests.ports import free_port
 
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Cache
@@ -34,13 +34,6 @@ from flexmarl.runtime.grpc import wait_ready
 JOB = ("research", "team", "0f3c")
 HERE, ELSEWHERE = "uid-of-a-namespace", "uid-of-another"
 SERVICE = "from flexmarl.experience import process; process.START_SECONDS = {}; process.main()"
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.contract.fetch.servers import Hub, free_port, serving_hub
+from tests.contract.fetch.servers import Hub, serving_hub
+from tests.ports import free_port
 
 KIB = 1024
 

@@ -242,12 +242,6 @@ def breaking(port: int, after: int) -> Iterator[str]:
             end.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-        return port
-
-
 def upload(url: str, bucket: str, objects: Mapping[str, bytes]) -> None:
     scope = "key/20260101/us-east-1/s3/aws4_request"
     who = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, Signature=0"}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.fetch.servers import free_port, serving_git
+from tests.contract.fetch.servers import serving_git
+from tests.ports import free_port
 
 from flexmarl.fetch.errors import FetchError, Reason
 from flexmarl.fetch.fetching import copy_into, fetch

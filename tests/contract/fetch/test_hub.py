@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.fetch.conftest import KIB
-from tests.contract.fetch.servers import Hub, free_port
+from tests.contract.fetch.servers import Hub
+from tests.ports import free_port
 
 from flexmarl.fetch.errors import FetchError, Reason
 from flexmarl.fetch.fetching import fetch

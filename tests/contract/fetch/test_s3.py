@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from tests.contract.fetch.servers import breaking, free_port, upload
+from tests.contract.fetch.servers import breaking, upload
 from tests.contract.fetch.test_hub import content, weights
+from tests.ports import free_port
 
 from flexmarl.fetch.errors import FetchError, Reason
 from flexmarl.fetch.fetching import fetch

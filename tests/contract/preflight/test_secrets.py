@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.fetch.servers import Hub, free_port, serving_git, upload
+from tests.contract.fetch.servers import Hub, serving_git, upload
 from tests.contract.preflight.test_command import run
+from tests.ports import free_port
 
 from flexmarl.contracts.preparation import Kind, Preparation, Report, Source
 from flexmarl.preflight.preparing import prepare
