@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from flexmarl.contracts.job import API_VERSION
+from flexmarl.contracts.api import API_VERSION
 
 Manifest: TypeAlias = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from kubernetes.aio import client
 
+from flexmarl.contracts.api import GROUP, VERSION
 from flexmarl.contracts.crd import crd
-from flexmarl.contracts.job import GROUP, VERSION
 from flexmarl.controller.cluster import Cluster, RefusedError, connection
 
 Object = dict[str, Any]

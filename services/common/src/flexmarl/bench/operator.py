@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flexmarl.bench.kube import Kube, Object, definition, jobs_in, kube, own_namespace, until
 from flexmarl.bench.measure import Measure, alone
 from flexmarl.bench.scale import usage
-from flexmarl.contracts.job import API_VERSION
+from flexmarl.contracts.api import API_VERSION
 from flexmarl.controller.names import JOB_LABEL
 from flexmarl.runtime.errors import JobFailedError
 

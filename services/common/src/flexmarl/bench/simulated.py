@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flexmarl.bench.child import run_of
-from flexmarl.contracts.job import API_VERSION
+from flexmarl.contracts.api import API_VERSION
 from flexmarl.rollout.api import Episode, Task
 from flexmarl.runtime.errors import JobFailedError
 

@@ -14,7 +14,8 @@ from typing import Any
 import grpc.aio
 import yaml
 
-from flexmarl.contracts.job import API_VERSION, MARLJob
+from flexmarl.contracts.api import API_VERSION
+from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.reading import load_job
 from flexmarl.contracts.v1 import engine_pb2_grpc, rollout_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 from flexmarl.contracts.v1.engine_pb2 import LoadWeightsRequest

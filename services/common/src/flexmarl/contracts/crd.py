@@ -15,10 +15,11 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from flexmarl.contracts import base, cluster, job, pipeline, policy, sources, status
+from flexmarl.contracts.api import GROUP, VERSION
 from flexmarl.contracts.base import NAME
 from flexmarl.contracts.cel import CHANGED, FIXED, RULES
 from flexmarl.contracts.explain import pattern_words
-from flexmarl.contracts.job import GROUP, VERSION, MARLJobSpec
+from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.status import JobStatus
 
 Json: TypeAlias = dict[str, Any]

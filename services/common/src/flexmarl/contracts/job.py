@@ -8,11 +8,12 @@ fields live in `contracts.rules`; reading files and reporting errors in `contrac
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from flexmarl.contracts.api import API_VERSION
 from flexmarl.contracts.base import (
     Entrypoint,
     Model,
@@ -39,10 +40,6 @@ from flexmarl.contracts.cluster import (
 from flexmarl.contracts.pipeline import BatchSpec, PipelineSpec
 from flexmarl.contracts.policy import PolicySpec
 from flexmarl.contracts.sources import DataSpec, EvalSpec
-
-GROUP = "flexmarl.io"
-VERSION = "v1alpha1"
-API_VERSION: Final = "flexmarl.io/v1alpha1"
 
 
 class SamplingSpec(Model):
