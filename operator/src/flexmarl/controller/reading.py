@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from flexmarl.contracts import rules
-from flexmarl.contracts.explain import explain
 from flexmarl.contracts.api import API_VERSION
+from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.controller.names import Manifest
