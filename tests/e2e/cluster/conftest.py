@@ -1,14 +1,10 @@
-"""Tests on a real cluster: `make e2e` finds or starts one, builds and pushes images, runs these.
-
-A test takes `cluster` (kubectl, helm), `images` (references by digest) and `namespace` (its own,
-under the restricted Pod Security profile, gone when the test is over).
-"""
+"""Tests on a real cluster: `make e2e` finds or starts one, builds and pushes images, runs these."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +25,7 @@ if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says tha
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "beside: runs in a thread from the session's start on")
+    config.addinivalue_line("markers", "long: begins before others")
     config.addinivalue_line("markers", "alone: begins when no other test runs")
 
 
@@ -38,12 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("cluster")
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> int:
-    """Those that run beside are waited for when there is nothing else to do."""
-    return 2 if item.get_closest_marker("alone") else 1 if item.get_closest_marker("beside") else 0
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,14 +48,12 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    beside = item.config.stash.get(BESIDE, None)
-    while beside is not None and not beside.news.empty():
-        _say(item.config, beside.news.get())
     if report.failed and call.excinfo is not None:  # the rest of a run takes minutes
         _say(item.config, f"{item.nodeid}: {call.excinfo.value!s:.2000}")
     if report.failed and report.when == "call":
-        for namespace in _namespaces(getattr(item, "funcargs", {})):
-            report.sections.append((namespace, Kubernetes().evidence(namespace)))
+        stage = getattr(item, "funcargs", {}).get("stage")
+        for namespace in stage.namespaces if isinstance(stage, Stage) else ():
+            report.sections.append((namespace, stage.cluster.evidence(namespace)))
     return report
 
 
@@ -72,13 +61,6 @@ def _say(config: pytest.Config, line: str) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     assert isinstance(reporter, pytest.TerminalReporter)
     reporter.write_line(f"\n{line}")
-
-
-def _namespaces(arguments: Mapping[str, object]) -> list[str]:
-    """Of a test; one that ran beside says itself what it left."""
-    stage, own = arguments.get("stage"), arguments.get("namespace")
-    found = [own] if isinstance(own, str) else []
-    return [*found, *(stage.namespaces if isinstance(stage, Stage) else ())]
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +72,6 @@ def cluster() -> Kubernetes:
 
 @pytest.fixture(scope="session")
 def images() -> Mapping[str, str]:
-    """Image name -> what to name in a pod."""
     found: dict[str, str] = yaml.safe_load(Path(os.environ[f"{WHERE}_IMAGES"]).read_text())
     return found
 
@@ -105,18 +86,9 @@ def namespaces(cluster: Kubernetes) -> Iterator[list[str]]:
         cluster.kubectl("wait", "--for=delete", *names, "--timeout=120s", seconds=150)
 
 
-@pytest.fixture
-def namespace(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
-    name = f"e2e-{secrets.token_hex(3)}"
-    cluster.restricted_namespace(name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
-    namespaces.append(name)
-
-
 @pytest.fixture(scope="session")
 def release(cluster: Kubernetes, images: Mapping[str, str]) -> Iterator[Release]:
-    """The chart, serving all namespaces; a test that changes it leaves it as it was.
+    """The chart, serving all namespaces; a test that changes it is alone, and leaves it as it was.
 
     A definition that was there before stays: every MARLJob would go with it.
     """
@@ -138,22 +110,17 @@ def beside(
     namespaces: list[str],
     release: Release,
 ) -> Iterator[Beside]:
-    found = request.config.stash[BESIDE] = Beside(cluster, images, release, namespaces)
+    found = request.config.stash[BESIDE] = Beside(
+        cluster, images, release, namespaces, partial(_say, request.config)
+    )
     found.begin(request.session.items)
     yield found
     found.end()
 
 
 @pytest.fixture
-def stage(beside: Beside) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, beside: Beside) -> Iterator[Stage]:
+    if request.node.get_closest_marker("alone"):
+        beside.quiet()
     with beside.stage() as found:
         yield found
-
-
-@pytest.fixture(autouse=True)
-def _beside(request: pytest.FixtureRequest) -> None:
-    """What runs beside begins before the first test, and ends before one that is alone."""
-    if any(item.get_closest_marker("beside") for item in request.session.items):
-        beside: Beside = request.getfixturevalue("beside")
-        if request.node.get_closest_marker("alone"):
-            beside.quiet()

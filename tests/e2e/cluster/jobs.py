@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-import time
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .kube import Kubernetes, Manifest, restricted_pod, until
+from .kube import Kubernetes, restricted_pod, until
+from .reading import Manifest
 from .specs import code
 
 PATIENCE = 300.0
 """Seconds that anything may take; on two quiet cores a whole job takes less than half a minute."""
 CHILDREN = (
-    "pods,jobs.batch,deployments,replicasets,statefulsets,services,secrets,configmaps,"
-    "serviceaccounts,networkpolicies"
+    "pod",
+    "job",
+    "deployment",
+    "replicaset",
+    "statefulset",
+    "service",
+    "secret",
+    "configmap",
+    "serviceaccount",
+    "networkpolicy",
 )
 RUN = """
 import json, pathlib, sys
@@ -84,8 +93,7 @@ class Job:
     def pods(self, role: str = "", **labels: str) -> list[Manifest]:
         wanted = {"job": self.name, **({"role": role} if role else {}), **labels}
         asked = ",".join(f"flexmarl.io/{key}={value}" for key, value in wanted.items())
-        found = json.loads(self._kubectl("get", "pods", "-l", asked, "-o", "json"))
-        return list(found["items"])
+        return self.cluster.reader.all("pod", self.namespace, asked)
 
     def pod(self, role: str) -> str:
         """The name of one that is not on its way out, as soon as there is one."""
@@ -114,15 +122,14 @@ class Job:
     def until(
         self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE
     ) -> dict[str, Any]:
-        """Wait for it; with what the job says of itself if it does not come."""
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                asked = ("get", "marljob", self.name, "-o=jsonpath={.status}")
-                said = self._kubectl(*asked, check=False)  # it may be gone
-                raise AssertionError(f"not within {seconds:.0f} s: {what}; {said}")
-            time.sleep(0.3)
+        """Wait for it; with what the job says of itself if it does not come. The status then."""
+        until(condition, what, seconds, self._said)
         return self.status()
+
+    def _said(self) -> object:
+        """It may be gone."""
+        found = self.cluster.reader.one("marljob", self.namespace, self.name)
+        return (found or {}).get("status")
 
     def reaches(self, phase: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """The status once the job is in this phase; it may not end in another."""
@@ -157,14 +164,17 @@ class Job:
 
     def children(self) -> list[str]:
         """Names of what lives because of the job."""
-        asked = f"-l=flexmarl.io/job={self.name}"
-        return self._kubectl("get", CHILDREN, asked, "-o", "name").split()
+        asked = f"flexmarl.io/job={self.name}"
+        return [
+            f"{kind}/{one['metadata']['name']}"
+            for kind in CHILDREN
+            for one in self.cluster.reader.all(kind, self.namespace, asked)
+        ]
 
     def kill(self, role: str) -> None:
-        """Its process, with -9, in a pod of a `killable` job; until it is seen to have ended."""
+        """Its process, with -9, from beside it in its pod; until it is seen to have ended."""
         life = self._life(role)
-        python = ("--", "python3", "-c", KILL, role)  # may end with what it kills
-        said = self._kubectl("exec", life[0], "-c", "main", *python, check=False)
+        said = self.inside(life[0], "python3", "-c", KILL, role)  # may end with what it kills
         self.until(lambda: life not in self._lives(role), f"the end of {life}: {said}", 60)
 
     def lose(self, role: str) -> None:
@@ -189,6 +199,7 @@ class Job:
 
     def beside_claim(self, name: str, image: str, *, command: list[str], claim: str) -> str:
         """The output of a command in a pod that has the job's claim at /run."""
+        name = f"{name}-{secrets.token_hex(3)}"
         pod = restricted_pod(name, self.images[image], command=command)
         volume = {"name": "run", "persistentVolumeClaim": {"claimName": claim}}
         pod["spec"]["volumes"].append(volume)
@@ -196,11 +207,11 @@ class Job:
         self.cluster.apply(self.namespace, pod)
         said = self.cluster.complete(self.namespace, name, seconds=PATIENCE)
         self._kubectl("delete", "pod", name, "--wait=false")
-        until(
-            lambda: name not in self._kubectl("get", "pods", "-o", "name"),
-            f"the pod {name} is gone",
-        )
         return said
+
+    def inside(self, pod: str, *command: str) -> str:
+        """What a command prints beside the pod's process, if only that it failed."""
+        return self._kubectl("exec", pod, "-c", "main", "--", *command, check=False)
 
     def _kubectl(self, *arguments: str, check: bool = True) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments, check=check)

@@ -7,13 +7,17 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from functools import cached_property
 
-Manifest: TypeAlias = dict[str, Any]
+from .reading import Manifest, Reader
 
 
 class Kubernetes:
     """kubectl and helm with the kubeconfig of the environment; every call has a deadline."""
+
+    @cached_property
+    def reader(self) -> Reader:
+        return Reader()
 
     def kubectl(
         self, *arguments: str, stdin: str | None = None, check: bool = True, seconds: float = 60
@@ -29,8 +33,8 @@ class Kubernetes:
         self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(listed))
 
     def get(self, namespace: str, kind: str, name: str) -> Manifest:
-        said = self.kubectl("-n", namespace, "get", kind, name, "-o", "json")
-        found: Manifest = json.loads(said)
+        found = self.reader.one(kind, namespace, name)
+        assert found is not None, f"namespace {namespace} has no {kind} {name}"
         return found
 
     def phase(self, namespace: str, pod: str) -> str:
@@ -45,8 +49,11 @@ class Kubernetes:
         return output
 
     def ready(self, namespace: str, pod: str, *, seconds: float = 120) -> None:
-        wait = ("wait", "--for=condition=Ready", f"--timeout={seconds:.0f}s", f"pod/{pod}")
-        self.kubectl("-n", namespace, *wait, seconds=seconds + 30)
+        def there() -> bool:
+            conditions = self.get(namespace, "pod", pod)["status"].get("conditions", ())
+            return ("Ready", "True") in [(one["type"], one["status"]) for one in conditions]
+
+        until(there, f"{pod} is ready", seconds)
 
     def restricted_namespace(self, name: str) -> None:
         self.kubectl("create", "namespace", name)
@@ -54,10 +61,9 @@ class Kubernetes:
 
     def node(self) -> str:
         """One that runs pods: tests make others, which only exist."""
-        nodes = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
         ready: list[str] = [
             node["metadata"]["name"]
-            for node in nodes
+            for node in self.reader.all("node", "")
             for condition in node["status"].get("conditions", ())
             if (condition["type"], condition["status"]) == ("Ready", "True")
         ]
@@ -137,11 +143,22 @@ def slack() -> float:
     return max(1.0, os.getloadavg()[0] / (4 * (os.cpu_count() or 1)))
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
+def until(
+    condition: Callable[[], bool],
+    what: str,
+    seconds: float = 60,
+    says: Callable[[], object] = str,
+) -> None:
+    """Wait for it, `seconds` times the load of the machine; with what is said if it does not come.
+
+    The first looks come quickly, for a quick test; the others cost those beside it little.
+    """
+    began, pause = time.monotonic(), 0.05
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.2)
+        if time.monotonic() - began > seconds * slack():
+            raise AssertionError(f"not within {seconds:.0f} s: {what}; {says()}")
+        time.sleep(pause)
+        pause = min(0.3, 1.2 * pause)
 
 
 def _run(
@@ -153,7 +170,7 @@ def _run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=seconds,
+        timeout=seconds * slack(),
     )
     if check and done.returncode:
         raise AssertionError(f"{program} {' '.join(arguments)}\n{done.stdout}{done.stderr}")

@@ -12,7 +12,8 @@ from flexmarl.models.bytes_tokenizer import BytesTokenizer
 
 from . import serving
 from .jobs import Job
-from .kube import Manifest, restricted_pod
+from .kube import restricted_pod
+from .reading import Manifest
 from .specs import CODE_FILES
 
 SCRIPT = Path(serving.__file__)

@@ -79,10 +79,3 @@ def code() -> Spec:
     """The ConfigMap of it."""
     metadata = {"name": CODE}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": CODE_FILES}
-
-
-def killable(spec: Spec) -> Spec:
-    """With pods in which a process can be killed from beside it: nobody kills pid 1 from inside."""
-    shared = {"template": {"spec": {"shareProcessNamespace": True}}}
-    roles = ("orchestrator", "worker", "engine", "trainer", "experience")
-    return spec | {"roles": {role: shared | spec.get("roles", {}).get(role, {}) for role in roles}}

@@ -1,7 +1,7 @@
-"""Jobs that run beside each other and beside other tests: a job mostly waits, tests do, too.
+"""Tests that run beside each other: each mostly waits for a cluster that mostly waits for jobs.
 
-A test marked `beside` takes only the `stage`. It begins with the session, in a thread, and is
-reported when its turn comes; one marked `alone` begins when all those have ended.
+A test takes the `stage` alone. It begins with the session, in a thread, and is reported when its
+turn comes; one marked `alone` runs in its turn, when all others have ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,16 +22,17 @@ from .jobs import Job
 from .kube import Kubernetes
 from .specs import STEPS, TASKS, team
 
-WORKERS = 2
-"""Jobs at a time, beside the tests that are not marked: what two cores start without delay."""
+WORKERS = 4
+"""Tests at a time: what keeps two cores busy."""
 
 
 @dataclass
 class Stage:
-    """What one test has that brings its own jobs: each in a namespace, all gone after the test."""
+    """What one test has: each job and whatever else in a namespace, all gone after the test."""
 
     cluster: Kubernetes
     images: Mapping[str, str]
+    """Image name -> what to name in a pod."""
     release: Release
     undisturbed: Callable[[], Job]
     """The team that nothing befell, complete and read."""
@@ -42,6 +43,7 @@ class Stage:
         return Job(self.cluster, self.images, self.namespace(), name)
 
     def namespace(self) -> str:
+        """One under the restricted Pod Security profile."""
         name = f"e2e-{secrets.token_hex(3)}"
         self.namespaces.append(name)
         self.cluster.restricted_namespace(name)
@@ -57,36 +59,41 @@ class Beside:
     release: Release
     left: list[str]
     """Namespaces that tests are done with."""
-    news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    say: Callable[[str], None]
     """How each ended, as soon as it has: its turn to be reported may be far."""
+    _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
     _running: dict[str, Future[None]] = field(default_factory=dict)
     _undisturbed: Future[Job] | None = None
 
     def begin(self, items: Iterable[pytest.Item]) -> None:
-        """Everything among these tests that runs beside the others, in their order."""
-        items = list(items)
-        if any("stage" in getattr(item, "fixturenames", ()) for item in items):
+        """All that are not alone, those first that take longest."""
+        beside = [item for item in items if not item.get_closest_marker("alone")]
+        beside.sort(key=lambda item: item.get_closest_marker("long") is None)
+        if beside:
             self._undisturbed = self._pool.submit(self._complete_undisturbed)
-        for item in items:
-            if item.get_closest_marker("beside"):
-                assert isinstance(item, pytest.Function)
-                arguments = item.callspec.params if hasattr(item, "callspec") else {}
-                call = partial(self._watched, item.nodeid, partial(item.obj, **arguments))
-                self._running[item.nodeid] = self._pool.submit(call)
+        for item in beside:
+            assert isinstance(item, pytest.Function)
+            arguments = item.callspec.params if hasattr(item, "callspec") else {}
+            assert {*item.fixturenames} <= {"stage", "request", *arguments}, item.fixturenames
+            call = partial(self._watched, item.nodeid, partial(item.obj, **arguments))
+            self._running[item.nodeid] = self._pool.submit(call)
 
     def result(self, item: pytest.Item) -> bool:
         """Waits for the end of a test that runs beside; False: it does not."""
         running = self._running.get(item.nodeid)
         if running is None:
             return False
+        while not running.done():
+            wait([running], timeout=1)
+            self._tell()
         running.result()
         return True
 
     def quiet(self) -> None:
         """Once nothing runs beside any more, failed or not."""
-        for running in self._running.values():
-            running.exception()
+        wait(self._running.values())
+        self._tell()
 
     def end(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -102,6 +109,10 @@ class Beside:
                 where = ("namespace", name, "--wait=false", "--ignore-not-found")
                 self.cluster.kubectl("delete", *where, check=False)
                 self.left.append(name)
+
+    def _tell(self) -> None:
+        while not self._news.empty():
+            self.say(self._news.get())
 
     def _await_undisturbed(self) -> Job:
         assert self._undisturbed is not None
@@ -131,4 +142,4 @@ class Beside:
                     error.add_note(self.cluster.evidence(namespace))
                 raise
             finally:
-                self.news.put(f"beside, after {time.monotonic() - began:.1f} s: {name} {how}")
+                self._news.put(f"{how} after {time.monotonic() - began:.1f} s: {name}")

@@ -6,9 +6,9 @@ health that the kubelet asks for. docs/decisions/0011 says why.
 
 from __future__ import annotations
 
+import base64
 import json
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,10 @@ import pytest
 
 from .chart import Release
 from .jobs import Job
-from .kube import Kubernetes, Manifest, restricted_pod, until
+from .kube import Kubernetes, restricted_pod, until
+from .reading import Manifest
 from .specs import slow
+from .stage import Stage
 
 GRPC = {"orchestrator", "rollout-worker", "engine", "experience", "trainer"}
 METRICS, HEALTH, STORE = 9090, 8080, 6379
@@ -95,16 +97,6 @@ Door = tuple[str, str, int]
 """What stands behind it, host, port."""
 
 
-@pytest.fixture
-def elsewhere(cluster: Kubernetes, namespaces: list[str]) -> Iterator[str]:
-    """A namespace that has no job."""
-    name = f"e2e-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    namespaces.append(name)
-
-
 def doors_of_job(job: Job) -> list[Door]:
     found: list[Door] = []
     running = [pod for pod in job.pods() if pod["status"]["phase"] == "Running"]
@@ -129,9 +121,9 @@ def doors_of_release(release: Release) -> list[Door]:
 
 
 def pods(release: Release, component: str) -> list[Manifest]:
-    asked = f"-l=app.kubernetes.io/instance={release.name},app.kubernetes.io/component={component}"
-    said = release.cluster.kubectl("-n", release.namespace, "get", "pods", asked, "-o", "json")
-    return [pod for pod in json.loads(said)["items"] if "deletionTimestamp" not in pod["metadata"]]
+    asked = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component={component}"
+    found = release.cluster.reader.all("pod", release.namespace, asked)
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def listening(cluster: Kubernetes, namespace: str, pod: str) -> set[int]:
@@ -156,22 +148,18 @@ def refuses(door: str, said: Any) -> bool:
 
 
 def test_strangers_are_refused_by_every_port_and_with_policies_do_not_reach_one(
-    cluster: Kubernetes,
-    images: Mapping[str, str],
-    release: Release,
-    namespace: str,
-    elsewhere: str,
+    stage: Stage,
 ) -> None:
-    strangers = (namespace, elsewhere)
+    cluster, release, job = stage.cluster, stage.release, stage.job()
+    strangers = (job.namespace, stage.namespace())
     for where in strangers:
-        cluster.apply(where, restricted_pod("stranger", images["slim"], command=SLEEP))
+        cluster.apply(where, restricted_pod("stranger", stage.images["slim"], command=SLEEP))
     release.upgrade(networkPolicy={"enabled": False})
     try:
-        job = Job(cluster, images, namespace)
-        job.submit(slow(speed=1))  # with time for two upgrades of the release
+        job.submit(slow(steps=100, speed=5))  # still there after two upgrades of the release
         job.reaches("Running")
         doors = [*doors_of_job(job), *doors_of_release(release)]
-        secret = cluster.get(namespace, "secret", "team-job")["data"]
+        secret = cluster.get(job.namespace, "secret", "team-job")["data"]
         for where in strangers:
             cluster.ready(where, "stranger")
             answers = knock(cluster, where, "open", doors)
@@ -183,7 +171,8 @@ def test_strangers_are_refused_by_every_port_and_with_policies_do_not_reach_one(
     doors = [*doors_of_job(job), *doors_of_release(release)]
     for where in strangers:
         until(partial(_shut, cluster, where, doors), "nothing is reached", 90)
-    job.completes()
+    job.kill("engine")  # which everybody connects to anew
+    job.trains(job.status()["step"] + 3)
 
 
 def _shut(cluster: Kubernetes, where: str, doors: list[Door]) -> bool:
@@ -192,6 +181,4 @@ def _shut(cluster: Kubernetes, where: str, doors: list[Door]) -> bool:
 
 
 def plain(secret: Mapping[str, str]) -> list[str]:
-    import base64
-
     return [base64.b64decode(value).decode() for value in secret.values()]

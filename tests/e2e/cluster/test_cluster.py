@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from .kube import Kubernetes, Manifest, restricted_pod, until
+from .kube import restricted_pod, until
+from .reading import Manifest
+from .stage import Stage
 
 CONNECT = """
 import socket, sys
@@ -18,18 +18,16 @@ except OSError as error:
 """
 
 
-def test_a_pod_that_may_become_root_is_refused(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> None:
+def test_a_pod_that_may_become_root_is_refused(stage: Stage) -> None:
+    cluster, images, namespace = stage.cluster, stage.images, stage.namespace()
     said = cluster.kubectl(
         *("-n", namespace, "run", "root", f"--image={images['slim']}"), check=False
     )
     assert 'violates PodSecurity "restricted' in said
 
 
-def test_a_network_policy_blocks_connections_and_another_admits_them(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> None:
+def test_a_network_policy_blocks_connections_and_another_admits_them(stage: Stage) -> None:
+    cluster, images, namespace = stage.cluster, stage.images, stage.namespace()
     serve = ["python", "-m", "http.server", "--directory", "/tmp", "8000"]
     sleep = ["python", "-c", "import time; time.sleep(600)"]
     cluster.apply(

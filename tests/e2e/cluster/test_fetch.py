@@ -6,12 +6,13 @@ A user brings everything: a model of a private hub, tasks and code in folders be
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from . import serving, sources, user
-from .jobs import Job, once
+from .jobs import Job, once, same_as
 from .specs import TASKS, idle, team
 from .stage import Stage
 
@@ -23,8 +24,6 @@ given = dict(word.split("=", 1) for word in sys.argv[2:])
 copy_into(fetch(sys.argv[1], given=given), pathlib.Path("/run/models"))
 """
 """Puts a model into the claim that a pod has at /run."""
-
-pytestmark = pytest.mark.beside
 
 
 def model(revision: str = "v1") -> dict[str, Any]:
@@ -61,7 +60,8 @@ def test_a_users_model_tasks_and_code_are_trained_with(stage: Stage) -> None:
     assert fetched(job)[:2] == ("True", "Fetched")
 
 
-def test_buckets_claims_a_repository_and_a_cache_that_pods_share(stage: Stage) -> None:
+@pytest.mark.long
+def test_buckets_claims_a_repository_and_a_cache_that_jobs_share(stage: Stage) -> None:
     job = stage.job("sources")
     address = sources.objects_and_code(job, tasks=12)
     given = sources.s3_keys(job, "s3-keys", address)
@@ -75,11 +75,15 @@ def test_buckets_claims_a_repository_and_a_cache_that_pods_share(stage: Stage) -
     spec["policies"][1]["model"] = {"uri": "pvc://models/models"}
     spec["data"] = {"uri": "s3://team/data/tasks.jsonl"} | secret
     spec["code"] = {"git": {"url": f"http://{address}:{serving.GIT_PORT}/team.git", "ref": "main"}}
-    job.submit(spec)
-    job.completes()
-    once(job, STEPS, TASKS)
+    both = (job, replace(job, name="beside"))
+    for each in both:
+        each.submit(spec)
+    for each in both:
+        each.completes()
+        once(each, STEPS, TASKS)
+    same_as(*both)
     read = Counter(job.cluster.kubectl("-n", job.namespace, "logs", "sources").split())
-    # Weights by the trainer, the tokenizer by the engine and the worker, each once for all pods.
+    # Weights by a trainer, the tokenizer by an engine and a worker, each once for all pods of both.
     assert read["models/one/model.safetensors"] == 1
     assert read["models/one/tokenizer.json"] == 2
     assert read["data/tasks.jsonl"] == 1

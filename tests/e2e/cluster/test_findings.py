@@ -5,26 +5,15 @@ The pods that a case is not about are made and never start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from .chart import Release
 from .jobs import Job
-from .kube import Kubernetes
 from .specs import idle
+from .stage import Stage
 
 SECONDS = 90.0
 NOWHERE = "redis://10.96.255.250:6379"
 """An address of the range of Services that none has."""
-
-
-@pytest.fixture
-def job(cluster: Kubernetes, release: Release, namespace: str) -> Iterator[Job]:
-    found = Job(cluster, release.images, namespace)
-    yield found
-    cluster.kubectl("-n", namespace, "delete", "marljob", "--all")
 
 
 def says(job: Job, reason: str) -> str:
@@ -46,7 +35,8 @@ def template(**container: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", **container}]}}
 
 
-def test_an_image_that_cannot_be_pulled(job: Job) -> None:
+def test_an_image_that_cannot_be_pulled(stage: Stage) -> None:
+    job = stage.job()
     image = job.images["slim"].partition("@")[0] + "-of-nobody:1"
     job.submit(idle(experience=template(image=image)))
     said = says(job, "ImagePullFailed")
@@ -55,7 +45,8 @@ def test_an_image_that_cannot_be_pulled(job: Job) -> None:
     assert "push the image" in said
 
 
-def test_a_selector_that_no_node_satisfies(job: Job) -> None:
+def test_a_selector_that_no_node_satisfies(stage: Stage) -> None:
+    job = stage.job()
     spec = idle()
     selector = {"example.com/shelf": "none"}
     spec["pools"] = [{"name": "shelf", "role": "engine", "nodeSelector": selector, "max": 2}]
@@ -68,7 +59,8 @@ def test_a_selector_that_no_node_satisfies(job: Job) -> None:
     assert "mend nodeSelector or tolerations of the pool" in said
 
 
-def test_more_devices_than_there_are(job: Job) -> None:
+def test_more_devices_than_there_are(stage: Stage) -> None:
+    job = stage.job()
     spec = idle()
     devices = {"gpus": 64, "gpuResource": "example.com/gpu"}
     spec["pools"] = [{"name": "big", "role": "engine", **devices}]
@@ -81,7 +73,8 @@ def test_more_devices_than_there_are(job: Job) -> None:
     assert "64 example.com/gpu wanted, 0 free of 0" in said
 
 
-def test_a_quota_that_is_used_up(job: Job) -> None:
+def test_a_quota_that_is_used_up(stage: Stage) -> None:
+    job = stage.job()
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -95,7 +88,8 @@ def test_a_quota_that_is_used_up(job: Job) -> None:
     assert "raise the quota" in said
 
 
-def test_a_secret_that_is_missing(job: Job) -> None:
+def test_a_secret_that_is_missing(stage: Stage) -> None:
+    job = stage.job()
     spec = idle(experience={})
     spec["store"] = {"secretRef": {"name": "my-store"}}
     job.submit(spec)
@@ -112,7 +106,8 @@ def test_a_secret_that_is_missing(job: Job) -> None:
     job.until(lambda: job.status().get("reason") != "SecretMissing", "another reason", SECONDS)
 
 
-def test_a_store_that_does_not_answer(job: Job) -> None:
+def test_a_store_that_does_not_answer(stage: Stage) -> None:
+    job = stage.job()
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -126,7 +121,8 @@ def test_a_store_that_does_not_answer(job: Job) -> None:
     assert "10.96.255.250" in says(job, "StoreUnreachable")
 
 
-def test_a_template_that_the_cluster_refuses(job: Job) -> None:
+def test_a_template_that_the_cluster_refuses(stage: Stage) -> None:
+    job = stage.job()
     job.submit(idle(worker=template(ports=[{"containerPort": 123456}])))
     status = job.reaches("Failed", SECONDS)
     assert status["reason"] == "TemplateInvalid"
@@ -134,7 +130,8 @@ def test_a_template_that_the_cluster_refuses(job: Job) -> None:
     assert "mend the template" in status["message"]
 
 
-def test_a_pod_that_the_namespace_refuses(job: Job) -> None:
+def test_a_pod_that_the_namespace_refuses(stage: Stage) -> None:
+    job = stage.job()
     root = {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}}
     job.submit(idle(worker=template(**root)))
     said = says(job, "PodSecurity")

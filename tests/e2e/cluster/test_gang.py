@@ -6,7 +6,8 @@ feature gates GenericWorkload and GangScheduling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -16,34 +17,31 @@ from flexmarl.controller.render.gang import API
 from .jobs import Job
 from .kube import Kubernetes
 from .specs import Spec, team
+from .stage import Stage
 
-GPU = "gang.example/gpu"
 ROOM = 3
 """Devices of the node."""
 OTHERS = 4
 """Pods of the job but its engines: orchestrator, worker, experience and trainer."""
 
 
-@pytest.fixture
-def node(cluster: Kubernetes) -> Iterator[str]:
-    """One that has three devices."""
+@contextmanager
+def devices(cluster: Kubernetes, resource: str) -> Iterator[str]:
+    """A node that has three of them."""
     api = API[GangKind.NATIVE]
     if "podgroups" not in cluster.kubectl("get", "--raw", f"/apis/{api}", check=False):
         pytest.skip(f"the cluster has no PodGroups of {api}")
     name = cluster.node()
-    cluster.advertise(name, {GPU: ROOM})
-    yield name
-    cluster.advertise(name, {GPU: 0})
+    cluster.advertise(name, {resource: ROOM})
+    try:
+        yield name
+    finally:
+        cluster.advertise(name, {resource: 0})
 
 
-@pytest.fixture
-def job(cluster: Kubernetes, images: Mapping[str, str], release: object, namespace: str) -> Job:
-    return Job(cluster, images, namespace)
-
-
-def gang(engines: int, *, speed: int = 20) -> Spec:
+def gang(engines: int, resource: str, *, speed: int = 20) -> Spec:
     """The team with so many engines, each of which takes a device; `speed`: tokens per second."""
-    pool = {"name": "devices", "role": "engine", "gpus": 1, "gpuResource": GPU, "min": engines,
+    pool = {"name": "devices", "role": "engine", "gpus": 1, "gpuResource": resource, "min": engines,
             "max": 8}  # fmt: skip
     spec = team(pools=[pool], gang={"kind": "native"})
     for policy in spec["policies"]:
@@ -56,13 +54,13 @@ def placed(job: Job) -> list[bool]:
     return [bool(pod["spec"].get("nodeName")) for pod in job.pods()]
 
 
-def waits_for(job: Job, pods: int) -> None:
+def waits_for(job: Job, pods: int, resource: str) -> None:
     """It says what is lacking for so many pods, none of which is on a node."""
 
     def said() -> bool:
         status = job.status()
         assert not any(placed(job)), status
-        words = (f"{pods} pods wanted, 0 placed", GPU)
+        words = (f"{pods} pods wanted, 0 placed", resource)
         return status.get("reason") == "InsufficientCapacity" and all(
             word in status["message"] for word in words
         )
@@ -71,29 +69,34 @@ def waits_for(job: Job, pods: int) -> None:
 
 
 def test_a_job_one_pod_too_large_starts_none_of_its_pods_until_there_is_room_for_all(
-    cluster: Kubernetes, node: str, job: Job
+    stage: Stage,
 ) -> None:
-    job.submit(gang(ROOM + 1))
-    waits_for(job, OTHERS + ROOM + 1)
-    cluster.advertise(node, {GPU: ROOM + 1})
-    job.completes()
+    job, resource = stage.job(), "large.example/gpu"
+    with devices(stage.cluster, resource) as node:
+        job.submit(gang(ROOM + 1, resource))
+        waits_for(job, OTHERS + ROOM + 1, resource)
+        stage.cluster.advertise(node, {resource: ROOM + 1})
+        job.completes()
 
 
-def test_a_gang_may_be_scaled_suspended_and_started_in_its_new_size(node: str, job: Job) -> None:
-    spec = gang(ROOM, speed=2)
-    job.submit(spec)
-    done = job.trains(1)
-    before = {pod["metadata"]["uid"] for pod in job.pods()}
-    job.change(pools=[{**spec["pools"][0], "min": ROOM + 1}])  # the new one waits, alone
-    job.until(lambda: placed(job).count(False) == 1, "one more pod is wanted")
-    assert before < {pod["metadata"]["uid"] for pod in job.pods()}
-    job.change(suspend=True)
-    job.reaches("Suspended")
-    where = ("-n", job.namespace, "get", "podgroups", "-o", "name")
-    job.until(lambda: not job.cluster.kubectl(*where), "the group goes with its pods", 60)
-    job.change(suspend=False)
-    waits_for(job, OTHERS + ROOM + 1)
-    job.change(suspend=True)
-    job.reaches("Suspended")
-    job.change(pools=[{**spec["pools"][0], "min": ROOM}], suspend=False)
-    job.trains(done + 2)
+@pytest.mark.long
+def test_a_gang_may_be_scaled_suspended_and_started_in_its_new_size(stage: Stage) -> None:
+    job, resource = stage.job(), "scaled.example/gpu"
+    with devices(stage.cluster, resource):
+        spec = gang(ROOM, resource, speed=2)
+        job.submit(spec)
+        done = job.trains(1)
+        before = {pod["metadata"]["uid"] for pod in job.pods()}
+        job.change(pools=[{**spec["pools"][0], "min": ROOM + 1}])  # the new one waits, alone
+        job.until(lambda: placed(job).count(False) == 1, "one more pod is wanted")
+        assert before < {pod["metadata"]["uid"] for pod in job.pods()}
+        job.change(suspend=True)
+        job.reaches("Suspended")
+        where = ("-n", job.namespace, "get", "podgroups", "-o", "name")
+        job.until(lambda: not job.cluster.kubectl(*where), "the group goes with its pods", 60)
+        job.change(suspend=False)
+        waits_for(job, OTHERS + ROOM + 1, resource)
+        job.change(suspend=True)
+        job.reaches("Suspended")
+        job.change(pools=[{**spec["pools"][0], "min": ROOM}], suspend=False)
+        job.trains(done + 2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib.metadata import version
 
-from .kube import Kubernetes, restricted_pod
+import pytest
+
+from .kube import restricted_pod
+from .stage import Stage
 
 LOOK = """
 import getpass, importlib.util, json, os, pathlib, tempfile
@@ -31,9 +33,8 @@ for name in ("store", "experience", "weights", "rollout-worker", "orchestrator")
 """
 
 
-def test_flexmarl_runs_restricted_and_from_the_digest_that_was_asked_for(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> None:
+def test_flexmarl_runs_restricted_and_from_the_digest_that_was_asked_for(stage: Stage) -> None:
+    cluster, images, namespace = stage.cluster, stage.images, stage.namespace()
     cluster.apply(namespace, restricted_pod("version", images["slim"], args=["version"]))
     said = cluster.complete(namespace, "version")
     assert said.startswith(f"flexmarl {version('flexmarl')}, Python 3.")
@@ -42,30 +43,31 @@ def test_flexmarl_runs_restricted_and_from_the_digest_that_was_asked_for(
     assert not pinned or status["imageID"].endswith(digest)
 
 
-def test_the_slim_image_is_ours_to_write_only_where_volumes_are(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
+@pytest.mark.parametrize(("image", "heavy"), [("slim", []), ("trainer", ["torch", "transformers"])])
+def test_an_image_is_ours_to_write_only_where_volumes_are(
+    stage: Stage, image: str, heavy: list[str]
 ) -> None:
-    cluster.apply(namespace, restricted_pod("look", images["slim"], command=["python", "-c", LOOK]))
-    assert json.loads(cluster.complete(namespace, "look")) == {
+    namespace = stage.namespace()
+    pod = restricted_pod("look", stage.images[image], command=["python", "-c", LOOK])
+    stage.cluster.apply(namespace, pod)
+    assert json.loads(stage.cluster.complete(namespace, "look")) == {
         "user": "flexmarl",
         "uid": 10001,
         "root": "read-only",
-        "heavy": [],
+        "heavy": heavy,
     }
 
 
-def test_every_process_of_the_slim_image_finds_what_it_imports(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> None:
+def test_every_process_of_the_slim_image_finds_what_it_imports(stage: Stage) -> None:
     """Without settings each gets as far as to say which it lacks."""
+    cluster, images, namespace = stage.cluster, stage.images, stage.namespace()
     cluster.apply(namespace, restricted_pod("all", images["slim"], command=["python", "-c", SERVE]))
     said = cluster.complete(namespace, "all")
     assert said.count("FLEXMARL_JOB_FILE: Field required") == said.count("\n") == 5, said
 
 
-def test_the_trainer_image_computes(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> None:
+def test_the_trainer_image_computes(stage: Stage) -> None:
+    cluster, images, namespace = stage.cluster, stage.images, stage.namespace()
     code = "import torch, transformers; print(torch.ones(2, 2).sum().item())"
     cluster.apply(
         namespace, restricted_pod("compute", images["trainer"], command=["python", "-c", code])

@@ -1,118 +1,123 @@
-"""What the chart promises without the controller: its store, and the rights it gives."""
+"""What the chart promises without a job of a user: its store, the rights it gives, its own test."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from .chart import Release
-from .kube import Kubernetes, restricted_pod
+from .kube import restricted_pod
+from .stage import Stage
 
 ASK = """
 import socket, sys, redis, urllib.parse
-socket.getaddrinfo(urllib.parse.urlsplit(sys.argv[1]).hostname, None)  # else the pod fails
+url, *command = sys.argv[1:]
+socket.getaddrinfo(urllib.parse.urlsplit(url).hostname, None)  # else the pod fails
 try:
-    print(redis.Redis.from_url(sys.argv[1], socket_connect_timeout=5).ping())
+    print(redis.Redis.from_url(url, socket_connect_timeout=5).execute_command(*command))
 except redis.RedisError as error:
     print(type(error).__name__)
 """
+INSIDE = {"flexmarl.io/role": "experience"}
+"""Labels of a pod that the store's policy admits."""
 
 
-@pytest.fixture
-def own(
-    cluster: Kubernetes, images: Mapping[str, str], namespace: str
-) -> Iterator[tuple[Release, dict[str, Any]]]:
+@contextmanager
+def own(stage: Stage) -> Iterator[tuple[Release, dict[str, Any]]]:
     """A release for one namespace, not yet installed, and the values that keep it in there."""
-    release = Release(cluster, images, namespace)
-    values = {"watch": {"namespaces": [namespace]}, "crds": {"enabled": False}}
+    release = Release(stage.cluster, stage.images, stage.namespace())
+    values = {"watch": {"namespaces": [release.namespace]}, "crds": {"enabled": False}}
     yield release, {**values, "rbac": {"aggregate": False}}
     release.uninstall()
 
 
-def store_pod(release: Release) -> str:
-    uid: str = release.cluster.get(release.namespace, "pod", "flexmarl-store-0")["metadata"]["uid"]
-    return uid
+def store_pod(release: Release) -> dict[str, Any]:
+    return release.cluster.get(release.namespace, "pod", "flexmarl-store-0")
 
 
 def volume(release: Release) -> dict[str, Any]:
-    pod = release.cluster.get(release.namespace, "pod", "flexmarl-store-0")
-    [found] = [each for each in pod["spec"]["volumes"] if each["name"] == "data"]
+    [found] = [each for each in store_pod(release)["spec"]["volumes"] if each["name"] == "data"]
     return dict(found)
 
 
-def test_an_upgrade_leaves_the_store_and_its_password_alone(own: Any) -> None:
-    release, values = own
-    release.upgrade(wait=False, **values)
-    release.store_ready()
-    url, pod = release.store_url(), store_pod(release)
-    release.upgrade(wait=False, **values, controller={"logLevel": "DEBUG"})
-    release.store_ready()
-    assert (release.store_url(), store_pod(release)) == (url, pod)
-
-
-def test_without_its_storage_class_the_store_runs_and_the_notes_warn(own: Any) -> None:
-    release, values = own
-    said = release.upgrade(
-        wait=False, **values, store={"persistence": {"storageClass": "no-such-class"}}
+def asks(
+    release: Release, name: str, url: str, *command: str, labels: Mapping[str, str] = INSIDE
+) -> str:
+    """What the store there answers a pod of the release's namespace."""
+    python = ["python", "-c", ASK]
+    pod = restricted_pod(
+        name, release.images["slim"], command=python, args=[url, *command], labels=labels
     )
-    assert "WARNING: the store keeps its data in an emptyDir" in said
-    assert "no-such-class" in said
-    release.store_ready()
-    assert "emptyDir" in volume(release)
+    release.cluster.apply(release.namespace, pod)
+    return release.cluster.complete(release.namespace, name).strip()
 
 
-def test_the_store_keeps_its_log_on_a_claim_where_there_is_a_class(
-    cluster: Kubernetes, own: Any
+def test_the_store_outlives_its_pod_on_a_claim_and_an_upgrade_leaves_it_alone(
+    stage: Stage,
 ) -> None:
-    classes = cluster.kubectl("get", "storageclass", "-o", "yaml")
+    classes = stage.cluster.kubectl("get", "storageclass", "-o", "yaml")
     if 'is-default-class: "true"' not in classes:
         pytest.skip("the cluster has no default StorageClass")
-    release, values = own
-    said = release.upgrade(wait=False, **values)
-    assert "WARNING" not in said
-    release.store_ready()
-    assert volume(release)["persistentVolumeClaim"] == {"claimName": "flexmarl-store"}
+    with own(stage) as (release, values):
+        assert "WARNING" not in release.upgrade(wait=False, **values)
+        release.store_ready()
+        assert volume(release)["persistentVolumeClaim"] == {"claimName": "flexmarl-store"}
+        url = release.store_url()
+        assert asks(release, "writes", url, "SET", "kept", "1") == "True"
+        lost = ("-n", release.namespace, "delete", "pod", "flexmarl-store-0")
+        stage.cluster.kubectl(*lost, "--force", "--grace-period=0")
+        release.store_ready()
+        assert asks(release, "reads", url, "GET", "kept") == "b'1'"
+        pod = store_pod(release)["metadata"]["uid"]
+        release.upgrade(wait=False, **values, controller={"logLevel": "DEBUG"})
+        release.store_ready()
+        assert (release.store_url(), store_pod(release)["metadata"]["uid"]) == (url, pod)
 
 
-def test_the_store_answers_only_who_knows_a_password_and_comes_from_where_it_should(
-    cluster: Kubernetes, images: Mapping[str, str], own: Any
+def test_without_its_storage_class_the_store_runs_and_the_notes_warn(stage: Stage) -> None:
+    with own(stage) as (release, values):
+        said = release.upgrade(
+            wait=False, **values, store={"persistence": {"storageClass": "no-such-class"}}
+        )
+        assert "WARNING: the store keeps its data in an emptyDir" in said
+        assert "no-such-class" in said
+        release.store_ready()
+        assert "emptyDir" in volume(release)
+
+
+def test_a_store_and_a_controllers_rights_are_open_only_to_whom_and_where_they_should(
+    stage: Stage,
 ) -> None:
-    release, values = own
-    release.upgrade(wait=False, **values)
-    release.store_ready()
-    url = release.store_url()
-    anonymous = url.replace(url.partition("//")[2].partition("@")[0] + "@", "")
-    service = {"flexmarl.io/role": "experience"}
-
-    def asks(name: str, address: str, labels: Mapping[str, str]) -> str:
-        pod = restricted_pod(
-            name, images["slim"], command=["python", "-c", ASK], args=[address], labels=labels
-        )
-        cluster.apply(release.namespace, pod)
-        return cluster.complete(release.namespace, name).strip()
-
-    assert asks("knows", url, service) == "True"
-    assert asks("guesses", anonymous, service) == "AuthenticationError"
-    if os.environ["FLEXMARL_E2E"] == "node":  # which enforces NetworkPolicies
-        assert asks("foreign", url, {}) in {"ConnectionError", "TimeoutError"}
+    with own(stage) as (release, values):
+        release.upgrade(wait=False, **values)
+        rights_end_where_it_serves(release)
+        release.store_ready()
+        url = release.store_url()
+        anonymous = url.replace(url.partition("//")[2].partition("@")[0] + "@", "")
+        assert asks(release, "knows", url, "PING") == "True"
+        assert asks(release, "guesses", anonymous, "PING") == "AuthenticationError"
+        if os.environ["FLEXMARL_E2E"] == "node":  # which enforces NetworkPolicies
+            said = asks(release, "foreign", url, "PING", labels={})
+            assert said in {"ConnectionError", "TimeoutError"}
 
 
-def test_the_controller_has_rights_only_where_it_serves(cluster: Kubernetes, own: Any) -> None:
-    release, values = own
-    release.upgrade(wait=False, **values)
-
+def rights_end_where_it_serves(release: Release) -> None:
     def may(verb: str, resource: str, namespace: str) -> bool:
-        as_whom = f"--as={release.account()}"
-        said = cluster.kubectl(
-            "auth", "can-i", verb, resource, "-n", namespace, as_whom, check=False
-        )
-        return said.strip().startswith("yes")
+        whom = f"--as={release.account()}"
+        asked = ("auth", "can-i", verb, resource, "-n", namespace, whom)
+        return release.cluster.kubectl(*asked, check=False).strip().startswith("yes")
 
     for verb, resource in (("patch", "statefulsets.apps"), ("create", "secrets"), ("list", "pods")):
         assert may(verb, resource, release.namespace)
         assert not may(verb, resource, "kube-system")
     assert not may("create", "rolebindings.rbac.authorization.k8s.io", release.namespace)
     assert not may("create", "pods/exec", release.namespace)
+
+
+@pytest.mark.long
+def test_the_job_of_helm_test_is_complete(stage: Stage) -> None:
+    assert "Complete" in stage.release.test()

@@ -14,7 +14,7 @@ SECONDS = 1800.0
 
 
 @pytest.mark.full
-@pytest.mark.beside
+@pytest.mark.long
 def test_the_quickstart_learns_as_on_one_machine(stage: Stage) -> None:
     job = stage.job("quickstart")
     examples = Path(__file__).resolve().parents[3] / "examples"

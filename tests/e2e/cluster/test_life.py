@@ -1,4 +1,4 @@
-"""A job's life: suspended and resumed, without its operator, with more pods, deleted."""
+"""A job's life: suspended and resumed, with more pods, deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,18 +17,12 @@ from .stage import Stage
 
 LONG = 20
 """Steps of a job to which much happens."""
-LONGEST = 500
-"""Of one that is still there when a chart was upgraded."""
 GONE = 30.0
 """Seconds after which nothing may be left of a deleted job."""
 WORKS = 30.0
 """Seconds after which a new engine plays."""
-ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
-"""Values of the chart by which pods of jobs are made in another way."""
-beside = pytest.mark.beside
 
 
-@beside
 def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
     job = stage.job()
     job.submit(team())
@@ -46,7 +39,7 @@ def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
     assert job.files["metrics"][: len(before)] == before, "steps were trained again"
 
 
-@beside
+@pytest.mark.long
 def test_a_job_with_files_of_its_own_is_suspended_and_starts_again(stage: Stage) -> None:
     job = stage.job("own")
     user.applied(job, LONG, MODEL)
@@ -59,7 +52,6 @@ def test_a_job_with_files_of_its_own_is_suspended_and_starts_again(stage: Stage)
     once(job, LONG, user.TASKS)
 
 
-@beside
 def test_a_job_that_is_to_go_on_after_all_while_it_is_being_suspended_goes_on(
     stage: Stage,
 ) -> None:
@@ -76,7 +68,6 @@ def test_a_job_that_is_to_go_on_after_all_while_it_is_being_suspended_goes_on(
     same_as(job, stage.undisturbed())
 
 
-@beside
 def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) -> None:
     pool = {"name": "fast", "role": "engine", "min": 2, "max": 2}
     spec = team(LONG, pools=[pool])
@@ -97,7 +88,6 @@ def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) 
     once(job, LONG, TASKS)
 
 
-@beside
 def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: Stage) -> None:
     job = stage.job()
     job.submit(team(steps=100))
@@ -117,28 +107,6 @@ def test_a_deleted_job_leaves_its_claim_from_which_a_model_is_exported(stage: St
         assert (out / "model.safetensors").exists()
 
 
-@pytest.mark.alone
-def test_a_job_trains_on_while_its_operator_is_away_and_while_its_chart_is_upgraded(
-    stage: Stage,
-) -> None:
-    job = stage.job()
-    job.submit(team(LONGEST))
-    job.trains(1)
-    before = _lives(job)
-    try:
-        _operator(stage, 0)
-        there = _step_by_itself(job)
-        job.until(lambda: _step_by_itself(job) > there, "a step without an operator")
-        _operator(stage, 1)
-        stage.release.upgrade(**ANOTHER)
-        job.trains(max(LONG, _step_by_itself(job) + 1))
-        assert _lives(job) == before
-    finally:
-        stage.release.upgrade()
-    del job.read()["metrics"][LONG:]
-    once(job, LONG, TASKS)
-
-
 def _deleted(job: Job) -> None:
     """With everything that is there because of it, in time."""
     begun = time.monotonic()
@@ -152,40 +120,9 @@ def _engines(job: Job) -> set[str]:
     return {pod["metadata"]["name"] for pod in job.pods("engine")}
 
 
-def _lives(job: Job) -> dict[str, tuple[str, int]]:
-    """Pod -> uid and restarts."""
-    return {
-        pod["metadata"]["name"]: (
-            pod["metadata"]["uid"],
-            sum(one["restartCount"] for one in pod["status"]["containerStatuses"]),
-        )
-        for pod in job.pods()
-    }
-
-
-def _operator(stage: Stage, replicas: int) -> None:
-    release = stage.release
-    name = f"deployment/{release.name}"
-    where = ("-n", release.namespace)
-    stage.cluster.kubectl(*where, "scale", name, f"--replicas={replicas}")
-    stage.cluster.kubectl(*where, "rollout", "status", name, "--timeout=60s", seconds=70)
-
-
-def _step_by_itself(job: Job) -> int:
-    """How far it is, from its own file: nobody else may know."""
-    orchestrator, path = job.pod("orchestrator"), f"/flexmarl{job.run_dir()}/progress.json"
-    said = _inside(job, orchestrator, "cat", path)
-    return int(json.loads(said)["step"])
-
-
 def _sampled(job: Job, pod: str) -> float:
     """Tokens, as the engine counts them."""
     read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090').read().decode())"
-    said = _inside(job, pod, "python3", "-c", read)
+    said = job.inside(pod, "python3", "-c", read)
     name = "flexmarl_engine_generated_tokens_total "
     return sum(float(line.split()[1]) for line in said.splitlines() if line.startswith(name))
-
-
-def _inside(job: Job, pod: str, *command: str) -> str:
-    where = ("-n", job.namespace, "exec", pod, "-c", "main", "--")
-    return job.cluster.kubectl(*where, *command, check=False)

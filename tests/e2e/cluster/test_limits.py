@@ -11,7 +11,6 @@ from .kube import until
 from .specs import idle, team
 from .stage import Stage
 
-pytestmark = pytest.mark.beside
 MOMENT = 3.0
 """Seconds: times in a status are whole, and a look takes its own."""
 
@@ -21,6 +20,7 @@ def seconds(status: dict[str, str], since: str, until: str) -> float:
     return moments[1] - moments[0]
 
 
+@pytest.mark.long
 def test_a_job_that_runs_for_too_long_fails_and_its_pods_go(stage: Stage) -> None:
     job = stage.job()
     job.submit(team(steps=10_000) | {"activeDeadlineSeconds": 60})

@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.controller.bad_jobs import BAD, sound
+from tests.contract.controller.bad_jobs import BAD, changed, sound
 
 from .kube import Kubernetes
-
-DEFINITION = "charts/flexmarl/files/marljobs.yaml"
-
-
-@pytest.fixture(scope="module")
-def defined(cluster: Kubernetes, repo: Path) -> Iterator[Kubernetes]:
-    """With the definition of this working tree; one that was not there before goes again."""
-    path = str(repo / DEFINITION)
-    created = "created" in cluster.kubectl("create", "-f", path, check=False)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/marljobs.flexmarl.io")
-    yield cluster
-    if created:
-        cluster.kubectl("delete", "-f", path)
+from .stage import Stage
 
 
-def create(cluster: Kubernetes, namespace: str, job: dict[str, Any]) -> str:
-    """What the API server says of it; nothing is kept."""
-    job = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
-    arguments = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-    return cluster.kubectl(*arguments, stdin=json.dumps(job), check=False)
+def create(cluster: Kubernetes, namespace: str, *jobs: dict[str, Any]) -> str:
+    """What the API server says of them; nothing is kept."""
+    arguments = ("-n", namespace, "create", "--dry-run=server", "--validate=strict", "-f", "-")
+    items = [{**job, "metadata": {**job["metadata"], "namespace": namespace}} for job in jobs]
+    listed = {"apiVersion": "v1", "kind": "List", "items": items}
+    return cluster.kubectl(*arguments, stdin=json.dumps(listed), check=False)
 
 
-def test_a_sound_job_is_taken(defined: Kubernetes, namespace: str) -> None:
-    assert "created" in create(defined, namespace, sound())
+def test_bad_jobs_are_refused_with_the_words_of_validate(stage: Stage) -> None:
+    cluster, namespace = stage.cluster, stage.namespace()
+    assert "created" in create(cluster, namespace, sound())
+    said = create(cluster, namespace, *BAD.values())
+    assert [words for words in BAD if words not in said] == []
+    assert "created" not in said
 
 
-def test_bad_jobs_are_refused_with_the_words_of_validate(
-    defined: Kubernetes, namespace: str
-) -> None:
-    said = {words: create(defined, namespace, job) for words, job in BAD.items()}
-    assert {words: text for words, text in said.items() if words not in text} == {}
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("stpes", 3, 'unknown field "spec.stpes"'),
+        ("steps", "three", 'spec.steps: Invalid value: "string"'),
+        ("activeDeadlineSeconds", 0, "greater than or equal to 1"),
+        ("gang__kind", "mafia", 'Unsupported value: "mafia"'),
+    ],
+)
+def test_what_no_job_has_is_refused(stage: Stage, path: str, value: Any, words: str) -> None:
+    said = create(stage.cluster, stage.namespace(), changed(**{path: value}))
+    assert words in said
+    assert "created" not in said
 
 
-def test_unknown_fields_are_refused(defined: Kubernetes, namespace: str) -> None:
-    job = sound()
-    job["spec"]["stpes"] = 3
-    assert 'unknown field "spec.stpes"' in create(defined, namespace, job)
-
-
-def test_only_what_may_change_can_be_changed(defined: Kubernetes, namespace: str) -> None:
+def test_only_what_may_change_can_be_changed(stage: Stage) -> None:
+    cluster, namespace = stage.cluster, stage.namespace()
     job = sound()
     job["metadata"]["namespace"] = namespace
     job["spec"]["managedBy"] = "example.com/nobody"  # no controller takes it up
@@ -58,11 +52,11 @@ def test_only_what_may_change_can_be_changed(defined: Kubernetes, namespace: str
     job["spec"]["pools"] = [pool]
     for policy in job["spec"]["policies"]:
         policy["pools"] = ["fast"]
-    defined.apply(namespace, job)
+    cluster.apply(namespace, job)
 
     def patch(spec: dict[str, Any]) -> str:
         arguments = ("patch", "marljob", "tiny", "--type=merge", "-p", json.dumps({"spec": spec}))
-        return defined.kubectl("-n", namespace, *arguments, check=False)
+        return cluster.kubectl("-n", namespace, *arguments, check=False)
 
     assert "patched" in patch({"steps": 5, "suspend": True, "activeDeadlineSeconds": 60})
     assert "patched" in patch({"pools": [{**pool, "min": 2, "max": 4}]})

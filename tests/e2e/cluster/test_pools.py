@@ -26,7 +26,7 @@ STEPS = 12
 def shelves(cluster: Kubernetes) -> Iterator[str]:
     """A node with three devices; one of another label, which has more of all and runs nothing."""
     node = cluster.node()
-    if GPU in cluster.get("default", "node", node)["status"]["capacity"]:
+    if GPU in cluster.get("", "node", node)["status"]["capacity"]:
         pytest.skip(f"{node} has devices of its own")
     cluster.kubectl("label", "node", node, f"{SHELF}=near")
     cluster.advertise(node, {GPU: GPUS})
@@ -69,7 +69,7 @@ def elsewhere() -> dict[str, Any]:
     return spec | {"pools": [far]}
 
 
-@pytest.mark.beside
+@pytest.mark.long
 def test_four_policies_share_two_slots_and_an_engine_on_the_nodes_of_their_pools(
     stage: Stage,
 ) -> None:

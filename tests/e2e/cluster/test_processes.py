@@ -1,13 +1,10 @@
-"""Processes of a job's pods beside ours: what user code starts and forgets."""
+"""What a job's pods are to the processes in them, ours and those that user code forgets."""
 
 from __future__ import annotations
-
-import pytest
 
 from .specs import team
 from .stage import Stage
 
-pytestmark = pytest.mark.beside
 ORPHANS = """
 import os, pathlib, time
 for _ in range(20):  # a child's child outlives it, and nobody who is left waits for that one
@@ -27,10 +24,25 @@ print(len(dead))
 """
 
 
-def test_orphans_of_user_code_do_not_pile_up_in_its_pod(stage: Stage) -> None:
+NAMES = """
+import socket
+from flexmarl.runtime.names import RESOLVER, with_whole_names
+from flexmarl.runtime.settings import Settings
+settings = with_whole_names(Settings(), RESOLVER.read_text())
+for address in (settings.experience, *settings.trainers):
+    host = address.rpartition(":")[0]
+    print(host, socket.getaddrinfo(host, None)[0][4][0])
+"""
+
+
+def test_a_pod_reaps_orphans_of_user_code_and_asks_for_whole_names(stage: Stage) -> None:
     job = stage.job()
     job.submit(team(steps=100))
     job.trains(1)
-    python = ("-c", "main", "--", "python3", "-c", ORPHANS)
-    pod = job.pod("rollout-worker")
-    assert stage.cluster.kubectl("-n", job.namespace, "exec", pod, *python).strip() == "0"
+    worker = job.pod("rollout-worker")
+    assert job.inside(worker, "python3", "-c", ORPHANS).strip() == "0"
+    found = [line.split() for line in job.inside(worker, "python3", "-c", NAMES).splitlines()]
+    assert found
+    assert [name for name, _ in found if not name.endswith(".")] == []
+    pods = [*job.pods("experience"), *job.pods("trainer")]
+    assert {address for _, address in found} == {pod["status"]["podIP"] for pod in pods}

@@ -1,103 +1,140 @@
-"""The chart with its controller: a first job, upgrades of the definition, uninstalling."""
+"""What becomes of jobs when the chart that serves them is upgraded, or goes."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from .chart import CHART, Release
-from .jobs import Job
+from .chart import CHART
+from .jobs import Job, once
 from .kube import Kubernetes, until
-from .specs import team
+from .specs import TASKS, idle, team
+from .stage import Stage
 
 pytestmark = pytest.mark.alone
 DEFINITION = "marljobs.flexmarl.io"
-YOUNG = "seed"
-"""A field of the spec that the older definition of these tests lacks."""
+YOUNG = "suspendTimeout"
+"""A field of the spec that the older definition of these tests lacks; a new one fills it in."""
+ANOTHER: dict[str, Any] = {"image.pullPolicy": "Always"}
+"""Values of the older release, by which it makes pods of jobs in another way."""
+STEPS = 20
+LONGEST = 500
+"""Of a job that is still there when a chart was upgraded."""
+ROLES = ("orchestrator", "rollout-worker", "engine", "trainer", "experience")
+MADE = ("deployment", "statefulset", "service", "secret", "pvc", "networkpolicy")
 
 
 def fields(cluster: Kubernetes) -> set[str]:
-    schema = cluster.get("default", "crd", DEFINITION)["spec"]["versions"][0]["schema"]
+    schema = cluster.get("", "crd", DEFINITION)["spec"]["versions"][0]["schema"]
     spec: dict[str, Any] = schema["openAPIV3Schema"]["properties"]["spec"]["properties"]
     return set(spec)
 
 
-def older(directory: Path) -> Path:
+@contextmanager
+def older() -> Iterator[Path]:
     """The chart as it was before `YOUNG` came."""
-    chart = directory / "flexmarl"
-    shutil.copytree(CHART, chart)
-    file = chart / "files/marljobs.yaml"
-    definition = yaml.safe_load(file.read_text())
-    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    del schema["properties"]["spec"]["properties"][YOUNG]
-    file.write_text(yaml.safe_dump(definition))
-    return chart
+    with tempfile.TemporaryDirectory() as directory:
+        chart = Path(directory, "flexmarl")
+        shutil.copytree(CHART, chart)
+        file = chart / "files/marljobs.yaml"
+        definition = yaml.safe_load(file.read_text())
+        schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        del schema["properties"]["spec"]["properties"][YOUNG]
+        file.write_text(yaml.safe_dump(definition))
+        yield chart
 
 
-def test_the_job_of_helm_test_is_complete(release: Release) -> None:
-    assert "Complete" in release.test()
-
-
-def test_an_upgrade_of_the_chart_upgrades_the_definition(
-    cluster: Kubernetes, release: Release, tmp_path: Path
+def test_a_job_trains_on_without_its_operator_and_after_an_upgrade_from_an_older_chart(
+    stage: Stage,
 ) -> None:
-    release.upgrade(chart=older(tmp_path))
-    assert YOUNG not in fields(cluster)
-    release.upgrade()
-    assert YOUNG in fields(cluster)
+    """Then each of its processes is killed: what starts again fits to what goes on."""
+    release, job = stage.release, stage.job()
+    try:
+        with older() as chart:
+            release.upgrade(chart=chart, **ANOTHER)
+        assert YOUNG not in fields(stage.cluster)
+        job.submit(team(LONGEST))
+        job.trains(1)
+        before = _lives(job)
+        _operator(stage, 0)
+        there = _step_by_itself(job)
+        job.until(lambda: _step_by_itself(job) > there, "a step without an operator")
+        _operator(stage, 1)
+        release.upgrade()
+    except BaseException:
+        release.upgrade()
+        raise
+    assert YOUNG in fields(stage.cluster)
+    assert YOUNG in job.manifest()["spec"]
+    there = job.trains(_step_by_itself(job) + 1)
+    assert _lives(job) == before
+    for role in ROLES:
+        job.kill(role)
+        there = job.trains(there + 1)
+    steps = max(STEPS, there)
+    job.trains(steps)
+    del job.read()["metrics"][steps:]
+    once(job, steps, TASKS)
 
 
-def test_uninstalling_leaves_the_definition_and_the_jobs_and_nothing_else(
-    cluster: Kubernetes, release: Release, namespace: str
+def test_the_chart_goes_without_its_jobs_which_hold_up_nothing_and_are_served_by_the_next(
+    stage: Stage,
 ) -> None:
-    job = _suspended()
-    cluster.apply(namespace, job)
+    cluster, release = stage.cluster, stage.release
+    asleep, running = stage.job("asleep"), stage.job()
+    asleep.submit(idle() | {"suspend": True})
+    asleep.reaches("Suspended")
+    running.submit(team(steps=100))
+    running.trains(1)
     release.uninstall()
-    left = "deployments,statefulsets,services,secrets,persistentvolumeclaims,networkpolicies"
-    said = "--selector=app.kubernetes.io/instance=flexmarl"
     until(
-        lambda: not cluster.kubectl("-n", release.namespace, "get", left, said, "-o", "name"),
+        lambda: (
+            not [
+                one["metadata"]["name"]
+                for kind in MADE
+                for one in cluster.reader.all(
+                    kind, release.namespace, "app.kubernetes.io/instance=flexmarl"
+                )
+            ]
+        ),
         "what the chart made is gone",
     )
-    assert cluster.get(namespace, "marljob", job["metadata"]["name"])
+    assert running.children()
+    cluster.kubectl("delete", "namespace", running.namespace, "--timeout=60s", seconds=90)
+    assert asleep.manifest()["metadata"]["uid"] == asleep.uid
     release.upgrade()
-    assert cluster.get(namespace, "marljob", job["metadata"]["name"])
+    asleep.change(suspend=False)
+    asleep.reaches("Starting")
 
 
-def test_nothing_hangs_when_the_chart_and_then_the_namespace_of_a_running_job_go(
-    cluster: Kubernetes, release: Release, namespace: str
-) -> None:
-    job = Job(cluster, release.images, namespace)
-    job.submit(team(steps=100))
-    job.trains(1)
-    release.uninstall()
-    assert job.children(), "the job does not go with the chart"
-    cluster.kubectl("delete", "namespace", namespace, "--timeout=60s", seconds=90)
-    release.upgrade()
-
-
-def _suspended() -> dict[str, Any]:
-    policy = {
-        "name": "solver",
-        "model": {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"},
-        "engine": {"kind": "scripted"},
-    }
-    spec = {
-        "suspend": True,
-        "policies": [policy],
-        "agents": [{"name": "solver", "policy": "solver"}],
-        "workflow": {"name": "single"},
-        "data": {"uri": "gym://chain_sum"},
-        "reward": {"name": "gym"},
-        "steps": 1,
-    }
+def _lives(job: Job) -> dict[str, tuple[str, int]]:
+    """Pod -> uid and restarts."""
     return {
-        "apiVersion": "flexmarl.io/v1alpha1",
-        "kind": "MARLJob",
-        "metadata": {"name": "asleep"},
-        "spec": spec,
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            sum(one["restartCount"] for one in pod["status"]["containerStatuses"]),
+        )
+        for pod in job.pods()
     }
+
+
+def _operator(stage: Stage, replicas: int) -> None:
+    release = stage.release
+    name = f"deployment/{release.name}"
+    where = ("-n", release.namespace)
+    stage.cluster.kubectl(*where, "scale", name, f"--replicas={replicas}")
+    stage.cluster.kubectl(*where, "rollout", "status", name, "--timeout=60s", seconds=70)
+
+
+def _step_by_itself(job: Job) -> int:
+    """How far it is, from its own file: nobody else may know."""
+    path = f"/flexmarl{job.run_dir()}/progress.json"
+    return int(json.loads(job.inside(job.pod("orchestrator"), "cat", path))["step"])

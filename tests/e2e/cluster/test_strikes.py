@@ -8,12 +8,11 @@ import time
 import pytest
 
 from .jobs import Job, once, same_as
-from .specs import STEPS, TASKS, killable, team
+from .specs import STEPS, TASKS, team
 from .stage import Stage
 
 ROLES = ("orchestrator", "rollout-worker", "engine", "trainer", "experience")
 KILLED, LOST = "killed", "lost"
-pytestmark = pytest.mark.beside
 
 
 def strike(job: Job, role: str, how: str) -> None:
@@ -30,11 +29,12 @@ def ends_the_same(stage: Stage, job: Job) -> None:
     same_as(job, stage.undisturbed())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [KILLED, LOST])
 def test_each_role_is_struck_once(stage: Stage, first: str) -> None:
     """One after the other, each in a step of its own: processes and pods by turns."""
     job = stage.job()
-    job.submit(killable(team()))
+    job.submit(team())
     ways = (KILLED, LOST) if first == KILLED else (LOST, KILLED)
     for number, role in enumerate(ROLES):
         job.trains(number + 1)
@@ -52,7 +52,7 @@ def test_each_role_is_struck_once(stage: Stage, first: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_is_struck_again_and_again(stage: Stage, role: str, how: str) -> None:
     job, chance = stage.job(), random.Random(f"{role} {how}")
-    job.submit(killable(team()))
+    job.submit(team())
     for number in range(3):
         job.trains(2 * number + 1)
         time.sleep(chance.random() * 2)
@@ -61,9 +61,8 @@ def test_a_role_is_struck_again_and_again(stage: Stage, role: str, how: str) -> 
 
 
 def test_an_orchestrator_that_fails_too_often_fails_the_job(stage: Stage) -> None:
-    job, spec = stage.job(), killable(team(steps=100))
-    spec["roles"]["orchestrator"]["restartPolicy"] = {"max": 1}
-    job.submit(spec)
+    job = stage.job()
+    job.submit(team(steps=100, roles={"orchestrator": {"restartPolicy": {"max": 1}}}))
     for _ in range(2):
         job.trains(1)
         job.kill("orchestrator")
