@@ -5,6 +5,8 @@ GEN    := services/common/src
 CRD    := charts/flexmarl/files/marljobs.yaml
 PROTOS := $(sort $(shell find protos -name '*.proto'))
 UV     := $(BIN)/uv
+# More than cores: tests mostly wait.
+WORKERS ?= 4
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -38,14 +40,16 @@ generate: .venv-protos/ok setup  ## Regenerate the protobuf code and the chart's
 	touch $(GEN)/flexmarl/contracts/v1/__init__.py
 	$(BIN)/python -m flexmarl.contracts.crd > $(CRD)
 
-.venv-protos/ok: protos/requirements.txt
-	$(PYTHON) -m venv .venv-protos
-	.venv-protos/bin/pip install -q -r $<
+.venv-protos/ok: protos/requirements.txt .venv/ok
+	$(UV) venv -q --clear --python $(BIN)/python .venv-protos
+	$(UV) pip install -q --python .venv-protos/bin/python -r $<
 	touch $@
 
-check-generated: generate  ## Fail when committed generated files are stale
-	git add -AN $(GEN)
-	git diff --exit-code -- $(GEN)/flexmarl/contracts/v1 $(CRD)
+check-generated: .venv-protos/ok setup  ## Fail when generated files are stale
+	made=$$(mktemp -d) && trap 'rm -rf "$$made"' EXIT \
+	  && $(MAKE) --no-print-directory generate GEN="$$made" CRD="$$made/crd.yaml" \
+	  && diff -r -x __pycache__ $(GEN)/flexmarl/contracts/v1 "$$made/flexmarl/contracts/v1" \
+	  && diff $(CRD) "$$made/crd.yaml"
 
 lint: setup  ## Style, types, import rules
 	$(BIN)/ruff check .
@@ -54,7 +58,7 @@ lint: setup  ## Style, types, import rules
 	$(BIN)/lint-imports
 
 test: setup lint check-generated  ## Lint, generated files and every test that needs no cluster
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 matrix: setup  ## The crash matrix in its long form: about 500 kills and losses, an hour on two cores
 	nice -n 10 $(BIN)/python -m tests.e2e.jobs.matrix $(MATRIX)  # MATRIX="--kills 10 --seed 3 --only partial"

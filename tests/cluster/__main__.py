@@ -47,6 +47,7 @@ def main() -> int:
         parser.error(f"unknown: {' '.join(rest)}")
     where = layout()
     node = Node(where)
+    signal.signal(signal.SIGTERM, _end)
     match arguments.command:
         case "install":
             if arguments.api:
@@ -64,7 +65,6 @@ def main() -> int:
                 raise MissingError("no node runs: python -m tests.cluster up")
             node.replace_process(arguments.argv)
         case "api":
-            signal.signal(signal.SIGTERM, _end)
             with api_server(where) as kubeconfig:
                 environment = {**node.environment(), "KUBECONFIG": str(kubeconfig)}
                 command = [*DIES_WITH_US, *arguments.argv]

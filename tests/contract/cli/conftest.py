@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.contract.cli.kubelet import Kubelet, kubelet
-from tests.contract.controller.conftest import World, world
+from tests.contract.controller.conftest import PAUSE, World, world
 from typer.testing import CliRunner
 
 from flexmarl.cli.app import app
@@ -68,8 +68,8 @@ def flexmarl(
 async def node(world: World, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Kubelet]:
     """With the account that pods of the namespace have."""
     accounts = f"/api/v1/namespaces/{world.namespace}/serviceaccounts"
-    while not (await world.cluster.call("GET", accounts))["items"]:  # it comes after a moment
-        pass
+    while not (await world.cluster.call("GET", accounts))["items"]:  # noqa: ASYNC110 - it comes soon
+        await asyncio.sleep(PAUSE)
     async with kubelet(
         world.cluster, world.namespace, kubeconfig.parent, tmp_path / "claim"
     ) as found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from flexmarl.controller.settings import ControllerSettings
 
 IMAGES = dict.fromkeys(("slim", "trainer", "vllm"), "registry.invalid/flexmarl")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PAUSE = 0.05
+"""Seconds between two looks at what the API server's own controllers have still to do."""
 
 
 @dataclass
@@ -68,6 +71,7 @@ class World:
         end = time.monotonic() + seconds
         while (status := await self.look(key)).get("reason") != reason:
             assert time.monotonic() < end, status
+            await asyncio.sleep(PAUSE)
         return status
 
     async def runs(self, key: Key, ip: str = "127.0.0.1") -> dict[str, Any]:
@@ -77,6 +81,7 @@ class World:
             assert time.monotonic() < end, status
             for name in await self.names("Pod"):
                 await self.says(name, running(), ip=ip)
+            await asyncio.sleep(PAUSE)
         return status
 
     async def says(
@@ -111,6 +116,7 @@ class World:
         end = time.monotonic() + seconds
         while left := [kind for kind in kinds if await self.names(kind)]:
             assert time.monotonic() < end, left
+            await asyncio.sleep(PAUSE)
             if key is not None:
                 await self.read()
                 await self.reconciler.look(key)
@@ -123,6 +129,7 @@ class World:
             for pod in await self.cluster.listed("Pod", self.namespace, labels=labels):
                 return str(pod["metadata"]["name"])
             assert time.monotonic() < end
+            await asyncio.sleep(PAUSE)
 
     async def names(self, kind: str) -> set[str]:
         labels = "" if kind == "MARLJob" else JOB_LABEL
@@ -171,3 +178,4 @@ async def _define(cluster: Cluster) -> None:
             return
         except RefusedError:
             assert time.monotonic() < end
+            await asyncio.sleep(PAUSE)
