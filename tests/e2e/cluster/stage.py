@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from queue import SimpleQueue
 
 import pytest
@@ -75,7 +76,8 @@ class Beside:
         for item in beside:
             assert isinstance(item, pytest.Function)
             arguments = item.callspec.params if hasattr(item, "callspec") else {}
-            assert {*item.fixturenames} <= {"stage", "request", *arguments}, item.fixturenames
+            taken = {*signature(item.obj).parameters} - {*arguments}
+            assert taken == {"stage"}, f"{item.nodeid} takes {taken}"
             call = partial(self._watched, item.nodeid, partial(item.obj, **arguments))
             self._running[item.nodeid] = self._pool.submit(call)
 

@@ -68,9 +68,11 @@ def test_a_job_that_is_to_go_on_after_all_while_it_is_being_suspended_goes_on(
     same_as(job, stage.undisturbed())
 
 
-def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) -> None:
+def test_a_pool_grows_by_itself_where_it_may_and_new_engines_work_within_seconds(
+    stage: Stage,
+) -> None:
     pool = {"name": "fast", "role": "engine", "min": 2, "max": 2}
-    spec = team(LONG, pools=[pool])
+    spec = team(LONG, pools=[pool], balancing={"turnsPerEngine": 1})
     for policy in spec["policies"]:
         policy["pools"] = ["fast"]
     job = stage.job()
@@ -78,7 +80,7 @@ def test_a_pool_is_scaled_and_its_new_engine_works_within_seconds(stage: Stage) 
     job.trains(1)
     old = _engines(job)
     begun = time.monotonic()
-    job.change(pools=[{**pool, "min": 4, "max": 4}])
+    job.change(pools=[{**pool, "max": 4}])
     job.until(lambda: len(_engines(job)) == 4, "four engines", 60)
     job.until(lambda: all(_sampled(job, pod) for pod in _engines(job) - old), "all work", 120)
     took = time.monotonic() - begun
