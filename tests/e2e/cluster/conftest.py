@@ -52,15 +52,20 @@ def pytest_runtest_makereport(
         _say(item.config, f"{item.nodeid}: {call.excinfo.value!s:.2000}")
     if report.failed and report.when == "call":
         stage = getattr(item, "funcargs", {}).get("stage")
-        for namespace in stage.namespaces if isinstance(stage, Stage) else ():
+        assert isinstance(stage, Stage)
+        for namespace in stage.namespaces:
             report.sections.append((namespace, stage.cluster.evidence(namespace)))
     return report
 
 
 def _say(config: pytest.Config, line: str) -> None:
+    """Also while a test runs, whose output is kept for its report."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
     assert isinstance(reporter, pytest.TerminalReporter)
-    reporter.write_line(f"\n{line}")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        reporter.write_line(f"\n{line}")
 
 
 @pytest.fixture(scope="session")

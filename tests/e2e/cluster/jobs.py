@@ -90,6 +90,11 @@ class Job:
     def status(self) -> dict[str, Any]:
         return dict(self.manifest().get("status", {}))
 
+    def table(self) -> list[list[str]]:
+        """Words of the head and of the line by which kubectl shows it."""
+        said = self._kubectl("get", "mj", self.name, "-o", "wide")
+        return [line.split() for line in said.splitlines()]
+
     def pods(self, role: str = "", **labels: str) -> list[Manifest]:
         wanted = {"job": self.name, **({"role": role} if role else {}), **labels}
         asked = ",".join(f"flexmarl.io/{key}={value}" for key, value in wanted.items())

@@ -37,6 +37,9 @@ def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
     once(job, STEPS, TASKS)
     same_as(job, stage.undisturbed())
     assert job.files["metrics"][: len(before)] == before, "steps were trained again"
+    head, row = job.table()
+    assert head == ["NAME", "PHASE", "REASON", "STEP", "AGE", "REWARD", "TOKENS/S", "RESTARTS"]
+    assert {"team", "Complete", f"{STEPS}/{STEPS}", "0"} <= {*row}
 
 
 @pytest.mark.long
