@@ -98,7 +98,7 @@ async def test_logprobs_that_are_no_numbers_void_the_group_and_are_told_once(sta
             for _ in range(2):
                 with pytest.raises(grpc.aio.AioRpcError, match="not finite") as failed:
                     await played.run()
-                assert failed.value.code() is grpc.StatusCode.INTERNAL
+                assert failed.value.code() is grpc.StatusCode.UNKNOWN
         assert counted("flexmarl_rollout_bad_answers_total") - before >= 2
         assert [e["event"] for e in logs if "wrongly" in e["event"]] == ["engine answers wrongly"]
         assert played.kept.groups == {}

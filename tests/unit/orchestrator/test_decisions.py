@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 from flexmarl.orchestrator.balance import choose_worker
 from flexmarl.orchestrator.bind import homes, next_policy
 from flexmarl.orchestrator.issue import Fault, decide, fault, pause
+from flexmarl.rollout.engines.scheduler import EngineFailedError
+from flexmarl.rollout.partial import BadAnswerError
+from flexmarl.rollout.rewards.errors import RewardError
+from flexmarl.runtime import errors
 
 NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True)
 
@@ -104,6 +108,13 @@ def test_only_a_group_s_own_faults_are_counted_against_it() -> None:
     assert fault("ABORTED") is Fault.FENCED
     assert fault("INTERNAL", "the gap is too large") is Fault.FATAL
     assert fault("INTERNAL", "Received RST_STREAM with error code 2") is Fault.PEER
+
+
+def test_of_our_own_errors_only_those_end_a_job_that_say_so() -> None:
+    own = {kind for kind in vars(errors).values() if isinstance(kind, type)}
+    own |= {BadAnswerError, EngineFailedError, RewardError}
+    fatal = {kind for kind in own if fault(kind.code.name) is Fault.FATAL}
+    assert fatal == {errors.JobFailedError, errors.UnauthenticatedError}
 
 
 @given(st.integers(1, 10_000))

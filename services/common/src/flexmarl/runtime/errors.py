@@ -4,9 +4,9 @@ import grpc
 
 
 class FlexMARLError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error raised on purpose. As a bug, it is the fault of what was asked for."""
 
-    code = grpc.StatusCode.INTERNAL
+    code = grpc.StatusCode.UNKNOWN
 
 
 class InvalidRequestError(FlexMARLError):
@@ -49,6 +49,10 @@ class UnavailableError(FlexMARLError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class NotBegunError(UnavailableError):
+    """A process cannot begin, for what it needs does not answer yet: it is to be started again."""
+
+
 class FullError(UnavailableError):
     """The store is out of memory; producers wait."""
 
@@ -63,3 +67,5 @@ class CorruptError(FlexMARLError):
 
 class JobFailedError(FlexMARLError):
     """The job cannot go on; the text says why and what to do."""
+
+    code = grpc.StatusCode.INTERNAL
