@@ -26,11 +26,15 @@ from flexmarl.controller.watching import kopf_settings, watching
 
 @asynccontextmanager
 async def controller(
-    world: World, cluster: Cluster | None = None, *, resync: float = 3600
+    world: World, cluster: Cluster | None = None, *, resync: float = 3600, **more: Any
 ) -> AsyncIterator[Controller]:
-    """One that has read what there is, and hears of nothing else unless told."""
+    """One that has read what there is, and hears of nothing else unless told. `more`: settings."""
     settings = ControllerSettings(
-        images=IMAGES, namespaces=[world.namespace], resync_seconds=resync, progress_seconds=0.05
+        images=IMAGES,
+        namespaces=[world.namespace],
+        resync_seconds=resync,
+        progress_seconds=0.05,
+        **more,
     )
     async with Orchestrators() as asker:
         made = Controller(settings, cluster or world.cluster, asker)

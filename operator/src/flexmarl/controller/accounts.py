@@ -72,17 +72,20 @@ class Accounts:
         self._credentials.pop(uid, None)
         self._admitted.pop(uid, None)
 
-    async def sweep(self, living: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    async def sweep(self, living: Callable[[], Iterable[Mapping[str, Any]]]) -> set[str]:
         """Remove from the store what is left of jobs that are gone. `living` is asked after the
-        store was, or a job that comes meanwhile would lose its user. UnavailableError."""
+        store was, or a job that comes meanwhile would lose its user. Which jobs' users the store
+        has lost: it gets them again at the next look. UnavailableError."""
         if self._users is None:
-            return
+            return set()
+        admitted = {**self._admitted}  # before it is asked
         known = await self._users.users()
-        self._admitted = {  # a server that lost its users gets them again
-            uid: user for uid, user in self._admitted.items() if user in known
-        }
         places = (job["metadata"] for job in living())
         live = {self._users.user(at["namespace"], at["name"], at["uid"]) for at in places}
         if gone := known - live:
             await self._users.forget(gone)
             log.info("forgotten in the store", users=sorted(gone))
+        lost = {uid for uid, user in admitted.items() if user not in known}
+        for uid in lost:
+            self._admitted.pop(uid, None)
+        return lost

@@ -90,21 +90,30 @@ class Applier:
         known, names = self._rendered.get(key, (None, []))
         return known == source and not any(self._touched(key, *name, there) for name in names)
 
+    def awaits(self, key: Key, there: Objects) -> bool:
+        """Whether something that was applied is not seen yet: perhaps somebody has deleted it."""
+        _, names = self._rendered.get(key, (None, []))
+        return any(name[0] in WATCHED and name not in there.children for name in names)
+
     def remember(self, key: Key, source: Hashable, manifests: Iterable[Manifest]) -> None:
         """All of `manifests`, rendered from `source`, are applied."""
         self._rendered[key] = source, [reference(one) for one in manifests]
 
-    def compare(self, kind: str, listed: Iterable[Manifest]) -> None:
-        """Of objects that nobody watches: what another has changed or deleted is applied again."""
+    def compare(self, kind: str, listed: Iterable[Manifest]) -> set[Key]:
+        """Of objects that nobody watches: whose another has changed or deleted. At the next look
+        they are applied again."""
         versions = {
             (key, kind, one["metadata"]["name"]): one["metadata"]["resourceVersion"]
             for one in listed
             if (key := key_of(kind, one)) is not None
         }
+        changed = set()
         for at, known in list(self._applied.items()):
             young = time.monotonic() - known.at < YOUNG_SECONDS  # perhaps younger than the list
             if at[1] == kind and not young and versions.get(at) != known.version:
                 del self._applied[at]
+                changed.add(at[0])
+        return changed
 
     async def keep_only(
         self,

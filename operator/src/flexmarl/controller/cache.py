@@ -49,7 +49,7 @@ class Cache:
         """What was told of since `begin`."""
 
     def jobs(self) -> list[Key]:
-        return sorted(self._jobs)
+        return list(self._jobs)
 
     def objects(self, key: Key) -> Objects:
         return self._jobs.get(key) or Objects()
@@ -119,11 +119,11 @@ class Cache:
                 other.add(place)
         return lost, other
 
-    def mend(self, kind: str, manifest: Mapping[str, Any]) -> None:
-        """Put what was read after `begin`, unless something was told of it meanwhile."""
+    def mend(self, kind: str, manifest: Mapping[str, Any]) -> Key | None:
+        """Put what was read after `begin`; whose job changed by it. None: something was told of it
+        meanwhile."""
         place = _place(kind, manifest)
-        if place is not None and place not in self._moved:
-            self._store(place, manifest)
+        return None if place is None or place in self._moved else self._store(place, manifest)
 
     def _places(self, kind: str) -> Iterator[Place]:
         for key, objects in self._jobs.items():

@@ -9,10 +9,13 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client, config
 
+from flexmarl.controller import partial
 from flexmarl.controller.names import MANAGER, Manifest
 
 SECONDS = 30.0
@@ -33,7 +36,6 @@ PLURALS = {
     "Job": ("apis/batch/v1", "jobs"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
 }
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class RefusedError(Exception):
@@ -115,21 +117,23 @@ class Cluster:
         fields: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[list[Manifest]]:
-        """All of them, some hundreds at a time; `kind` and `apiVersion` set in each."""
-        more = ""
+        """All of them, some hundreds at a time; `kind` and `apiVersion` set in each.
+
+        `metadata_only`: of that what `partial` reads.
+        """
+        more, accept = "", partial.ACCEPT if metadata_only else "application/json"
         while True:
             query = [("limit", str(PAGE))]
             query += [("labelSelector", labels)] if labels else []
             query += [("fieldSelector", fields)] if fields else []
             query += [("continue", more)] if more else []
-            accept = METADATA_ONLY if metadata_only else "application/json"
-            page = await self.call("GET", path(kind, namespace), query=query, accept=accept)
+            data = await self._raw("GET", path(kind, namespace), query=query, accept=accept)
+            page = partial.page(data) if metadata_only else json.loads(data)
             group = PLURALS[kind][0].split("/", 1)[1]
-            items = page["items"] or []  # of metadata alone an empty list is null
-            for item in items:
+            for item in page["items"]:
                 item["metadata"].pop("managedFields", None)  # large, and nobody looks at it
                 item |= {"kind": kind, "apiVersion": group}
-            yield items
+            yield page["items"]
             more = page["metadata"].get("continue", "")
             if not more:
                 return
@@ -260,8 +264,17 @@ async def connection(kubeconfig: str | None = None) -> AsyncIterator[client.ApiC
         await config.load_kube_config(  # type: ignore[no-untyped-call]
             kubeconfig, client_configuration=settings
         )
+    # Else every request looks for a proxy and for ~/.netrc, in threads.
+    settings.proxy = settings.proxy or _proxy(settings.host)
+    settings.client_session_kwargs = {"trust_env": False}
     async with client.ApiClient(settings) as api:
         yield api
+
+
+def _proxy(url: str) -> str | None:
+    """That of the environment for requests to `url`."""
+    at = urlsplit(url)
+    return None if proxy_bypass(at.hostname or "") else getproxies().get(at.scheme)
 
 
 @asynccontextmanager

@@ -4,10 +4,16 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from flexmarl.controller.cache import Key
 
+BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
 RECONCILES = Histogram(
     "flexmarl_controller_reconcile_seconds",
     "Time of one look at a job, with all that was done about it.",
-    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30),
+    buckets=BUCKETS,
+)
+REACTIONS = Histogram(
+    "flexmarl_controller_reaction_seconds",
+    "Time from when a job was to be looked at until that was done.",
+    buckets=BUCKETS,
 )
 ERRORS = Counter(
     "flexmarl_controller_errors_total", "Looks at a job that ended in an error.", ["kind"]

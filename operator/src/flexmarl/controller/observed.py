@@ -80,6 +80,8 @@ class Workload:
     """What keeps it from making pods, in the API server's words."""
     deleting: bool = False
     uid: str = ""
+    lacks: bool = False
+    """Pods, which may be on their way."""
     silent: bool = False
     """It lacks pods for longer than making them takes, and its conditions do not say why."""
     pool: str = ""

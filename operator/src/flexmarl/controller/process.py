@@ -1,7 +1,7 @@
 """`flexmarl serve controller`: watches, and looks at every job about which something is new.
 
-Watches only name a job to look at, once everything there is was read. A resync looks at all of
-them, and mends what a watch may have missed.
+Watches only name a job to look at, once everything there is was read. A resync mends what a watch
+may have missed, and names those jobs, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import kopf
@@ -23,10 +23,11 @@ from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import WATCHED, Cache, Key, Place
 from flexmarl.controller.cluster import Cluster, RefusedError, connected
-from flexmarl.controller.metrics import ERRORS, RECONCILES
+from flexmarl.controller.metrics import ERRORS, REACTIONS, RECONCILES
 from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
+from flexmarl.controller.turns import turn
 from flexmarl.controller.wakes import Wakes
 from flexmarl.controller.watching import kopf_settings, watching
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError
@@ -42,9 +43,12 @@ SOON = 5.0
 """After so long the first resync mends what happened before the watches began."""
 ROUNDS = 4
 """Of the resync: after so many without one that ended well something is wrong for good."""
-FEW = 50
-"""Objects are read one by one; more, all together."""
-ASKED_AT_ONCE = 32
+ALL_ROUNDS = 10
+"""After so many every job is looked at, whether anything is new or not."""
+FEW, READ_AT_ONCE = 50, 8
+"""Objects are read one by one, some at a time; more, all together."""
+ASKED_A_SECOND = 10
+"""Orchestrators; while there are more, each less often."""
 
 log = structlog.get_logger()
 
@@ -95,7 +99,7 @@ class Controller:
     async def work(self) -> None:
         """Look at jobs, one after the other, until cancelled."""
         while True:
-            key = await self._wakes.next()
+            key, due = await self._wakes.next()
             try:
                 with RECONCILES.time():
                     again = await self._reconciler.look(key) - time.time()
@@ -112,10 +116,11 @@ class Controller:
                 if again != float("inf"):
                     self._wakes.wake(key, again)
             finally:
+                REACTIONS.observe(time.monotonic() - due)
                 self._wakes.done(key)
 
     async def resync(self) -> None:
-        """Until cancelled, see to it that nothing was missed, and look at everything."""
+        """Until cancelled, see to it that nothing was missed."""
         pause = min(SOON, self._settings.resync_seconds)
         for round_ in count():
             await asyncio.sleep(pause)
@@ -125,6 +130,9 @@ class Controller:
                     await self._compare_unwatched()
                 await self._read()
                 self._synced = time.monotonic()
+                if round_ % ALL_ROUNDS == 0:
+                    for key in self._cache.jobs():
+                        self._wakes.wake(key)
                 await self._sweep()
             except Exception:  # the border: the health check tells if it goes on
                 log.exception("resync failed")
@@ -134,13 +142,13 @@ class Controller:
 
         One that does not answer keeps nobody waiting.
         """
-        gate, asked = asyncio.Semaphore(ASKED_AT_ONCE), set[Key]()
+        asking, asked = set[Key](), dict[Key, float]()
+        most = max(1, round(ASKED_A_SECOND * self._settings.progress_seconds))
 
         async def one(key: Key) -> None:
             try:
-                async with gate:
-                    where = self._reconciler.asks(key)
-                    said = None if where is None else await self._asker.progress(*where)
+                where = self._reconciler.asks(key)
+                said = None if where is None else await self._asker.progress(*where)
                 # By now the job may be another one, or over: then nothing is known of it.
                 known = said is not None and self._reconciler.asks(key) == where
                 if said is not None and known and self._reconciler.tell(key, said):
@@ -148,15 +156,18 @@ class Controller:
             except Exception:  # the border: one job's trouble is not another's
                 log.exception("asking failed", job=f"{key.namespace}/{key.name}")
             finally:
-                asked.discard(key)
+                asking.discard(key)
 
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._settings.progress_seconds)
-                for key in self._cache.jobs():
-                    if key not in asked and self._reconciler.asks(key) is not None:
-                        asked.add(key)
-                        group.create_task(one(key))
+                answer = {key for key in self._cache.jobs() if self._reconciler.asks(key)}
+                asked = {key: at for key, at in asked.items() if key in answer}
+                hurried = {key for key in answer if self._reconciler.suspends(key)}
+                for key in turn(asked, answer - asking, hurried, most):
+                    asked[key] = time.monotonic()
+                    asking.add(key)
+                    group.create_task(one(key))
 
     def _pause(self, key: Key, least: float) -> float:
         """Longer each time, until a look has nothing more to do at once."""
@@ -168,10 +179,11 @@ class Controller:
         """These are half of all objects, and nobody waits for them."""
         for kind in UNWATCHED:
             listed = [one async for one in self._all(kind, metadata_only=True)]
-            self._reconciler.compare(kind, listed)
+            for key in self._reconciler.compare(kind, listed):
+                self._wakes.wake(key)
 
     async def _read(self) -> None:
-        """All that is watched, as it is now; then every job is to be looked at."""
+        """All that is watched, as it is now; jobs of which something is new are to be looked at."""
         for kind in WATCHED:
             self._cache.begin()
             listed = [one async for one in self._all(kind, metadata_only=True)]
@@ -179,19 +191,25 @@ class Controller:
             for key in lost:  # perhaps all of it
                 self._wakes.wake(key)
             async for one in self._whole(kind, other):
-                self._cache.mend(kind, one)
-        for key in self._cache.jobs():
-            self._wakes.wake(key)
+                mended = self._cache.mend(kind, one)
+                if mended is not None:
+                    self._wakes.wake(mended)
 
     async def _whole(self, kind: str, places: set[Place]) -> AsyncIterator[Manifest]:
         if len(places) > FEW:
             async for one in self._all(kind):
                 yield one
             return
-        for key, _, name in places:
-            found = await self._cluster.get(kind, key.namespace, name)
-            if found is not None:
-                yield found
+        left = iter(places)
+        while some := [*islice(left, READ_AT_ONCE)]:
+            async with asyncio.TaskGroup() as group:
+                answers = [
+                    group.create_task(self._cluster.get(kind, key.namespace, name))
+                    for key, _, name in some
+                ]
+            for answer in answers:
+                if (there := answer.result()) is not None:
+                    yield there
 
     async def _all(self, kind: str, *, metadata_only: bool = False) -> AsyncIterator[Manifest]:
         """All of it that is ours."""
@@ -206,7 +224,8 @@ class Controller:
 
     async def _sweep(self) -> None:
         try:
-            await self._reconciler.sweep()
+            for key in await self._reconciler.sweep():
+                self._wakes.wake(key)
         except UnavailableError as error:
             log.warning("the store does not answer", error=str(error))
 

@@ -16,13 +16,14 @@ from flexmarl.contracts.cluster import CONTROLLER
 from flexmarl.contracts.job import MARLJob
 from flexmarl.controller import seeing
 from flexmarl.controller.accounts import Accounts
+from flexmarl.controller.again import SOON_SECONDS, next_look
 from flexmarl.controller.apply import Applier
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Cache, Key, Objects
 from flexmarl.controller.clock import overdue, seconds
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.evidence import PATIENCE_SECONDS, Evidence
-from flexmarl.controller.findings import INSUFFICIENT, STORE, find, store_away, unavailable
+from flexmarl.controller.findings import INSUFFICIENT, find, store_away, unavailable
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed, Progress
 from flexmarl.controller.owners import own
@@ -33,17 +34,13 @@ from flexmarl.controller.render import group, kept, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, phase_of, troubled
-from flexmarl.controller.store import PAUSE_SECONDS
 from flexmarl.controller.troubles import Troubles
 from flexmarl.controller.writing import Statuses
 from flexmarl.runtime.errors import UnavailableError
 
 NEVER = float("inf")
-AGAIN_SECONDS = 10.0
-"""After so long pods that lack are looked for again: that they cannot be made is no change."""
 MOUNT_SECONDS = 30.0
 """After so long a pod's events are asked why nothing is set up for it on its node."""
-SOON_SECONDS = 1.0
 TOLD_SECONDS = 5.0
 """What is refused for so long is told; so are objects, shortly, while others are deleted."""
 WRITTEN_FIRST = (*FINAL, Phase.SUSPENDING)
@@ -129,7 +126,13 @@ class Reconciler:
         same = await self._write(key, manifest, status, findings)
         if failure is not None:
             raise failure
-        return min(todo.again, *_again(seen, same=same))
+        waits = todo.save or self._applier.awaits(key, there)
+        return min(todo.again, next_look(seen, same=same, waits=waits))
+
+    def suspends(self, key: Key) -> bool:
+        """Whether it waits for its orchestrator to save."""
+        job = self._cache.objects(key).job
+        return job is not None and phase_of(job.get("status") or {}) is Phase.SUSPENDING
 
     def asks(self, key: Key) -> tuple[str, str, str] | None:
         """Uid, address and token to ask the job's orchestrator with; None: there is none."""
@@ -149,13 +152,15 @@ class Reconciler:
         known.progress = progress
         return True
 
-    def compare(self, kind: str, listed: list[Manifest]) -> None:
-        """With all objects of a kind that nobody watches."""
-        self._applier.compare(kind, listed)
+    def compare(self, kind: str, listed: list[Manifest]) -> set[Key]:
+        """With all objects of a kind that nobody watches: whose are not as they were applied."""
+        return self._applier.compare(kind, listed)
 
-    async def sweep(self) -> None:
-        """Remove from the store what is left of jobs that are gone. UnavailableError."""
-        await self._accounts.sweep(self._living)
+    async def sweep(self) -> set[Key]:
+        """Remove from the store what is left of jobs that are gone; those that are there and that
+        it has lost are to be looked at. UnavailableError."""
+        lost = await self._accounts.sweep(self._living)
+        return {key for key, known in self._jobs.items() if known.uid in lost}
 
     def _living(self) -> Iterator[Manifest]:
         for key in self._cache.jobs():
@@ -281,18 +286,6 @@ def _decided(
     phase = next_phase(phase_of(before), seen, findings, overdue=overdue(before, seen))
     status = next_status(before, seen, findings, phase, None if job is None else job.spec)
     return phase, status, findings
-
-
-def _again(seen: Observed, *, same: bool) -> Iterator[float]:
-    """When to look again for what no watch tells of."""
-    if not same:
-        yield seen.now + SOON_SECONDS
-    waits = any(pod.deleting or pod.unstarted_since for pod in seen.pods)
-    if seen.findings or waits or any(one.silent or one.trouble for one in seen.workloads):
-        yield seen.now + AGAIN_SECONDS
-    if any(finding.reason == STORE for finding in seen.findings):
-        yield seen.now + PAUSE_SECONDS
-    yield NEVER
 
 
 def _has_templates(job: MARLJob) -> bool:

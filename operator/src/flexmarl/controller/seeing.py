@@ -193,6 +193,7 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) 
         if one["type"] == "ReplicaFailure" and one["status"] == "True"
     ]
     old = now - seconds(metadata.get("creationTimestamp")) > SILENT_SECONDS
+    lacks = _lacks_pods(manifest)
     return Workload(
         kind=manifest["kind"],
         name=metadata["name"],
@@ -204,7 +205,8 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) 
         trouble=next(iter(failures), ""),
         deleting="deletionTimestamp" in metadata,
         uid=metadata["uid"],
-        silent=old and not failures and _lacks_pods(manifest),
+        lacks=lacks,
+        silent=old and not failures and lacks,
     )
 
 
