@@ -16,7 +16,7 @@ def good() -> dict[str, Any]:
             "policies": [
                 {
                     "name": "solver",
-                    "model": MODEL,
+                    "model": {**MODEL},
                     "training": {
                         "lr": 0.001,
                         "warmStart": {
@@ -26,7 +26,7 @@ def good() -> dict[str, Any]:
                         },
                     },
                 },
-                {"name": "verifier", "model": MODEL},
+                {"name": "verifier", "model": {**MODEL}},
                 {
                     "name": "judge",
                     "engine": {

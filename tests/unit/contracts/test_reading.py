@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.contracts.jobs import good
 
 from flexmarl.contracts.documents import dump
-from flexmarl.contracts.explain import pattern_words
+from flexmarl.contracts.explain import fields_of, pattern_words
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.reading import JobFileError, load_job, read_job
+from flexmarl.contracts.reading import JobFileError, load_job, read_job, served_job
 
 EVERYTHING_WRONG = """\
 apiVersion: flexmarl.io/v1
@@ -241,6 +241,46 @@ def test_no_value_anywhere_makes_a_traceback(
 def test_no_text_makes_a_traceback(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8", errors="replace")
     _load_or_explain(file)
+
+
+def models(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[Any]:
+    """Of `data` the mappings whose fields the schema names."""
+    if isinstance(data, dict) and fields_of(path):
+        yield data
+        for key, value in data.items():
+            yield from models(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from models(value, model, (*path, index))
+
+
+@given(st.data(), st.lists(ANYTHING, min_size=1, max_size=4))
+def test_a_process_reads_the_job_of_a_later_release(
+    file: Path, data: st.DataObject, values: list[Any]
+) -> None:
+    document = good()
+    file.write_text(dump(document))
+    job = load_job(file)
+    assert served_job(file) == (job, [])
+    there = list(models(document))
+    for number, value in enumerate(values):
+        data.draw(st.sampled_from(there))[f"novelty{number}"] = value
+    file.write_text(json.dumps(document))
+    found, unknown = served_job(file)
+    # Of what lies in metadata nothing is refused by any release.
+    assert found == job
+    assert {name.rpartition(".")[2] for name in unknown} <= {f"novelty{n}" for n in range(4)}
+
+
+def test_a_process_is_told_all_that_is_wrong_with_its_job(file: Path) -> None:
+    document = good()
+    document["spec"] |= {"novelty": 1, "steps": "three"}
+    file.write_text(dump(document))
+    with pytest.raises(JobFileError) as served:
+        served_job(file)
+    with pytest.raises(JobFileError) as loaded:
+        load_job(file)
+    assert served.value.problems == loaded.value.problems
 
 
 def _holds(node: Any, part: str | int) -> bool:

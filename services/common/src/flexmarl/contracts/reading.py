@@ -4,8 +4,9 @@ Every problem of a file is reported at once, as `JobFileError`; pydantic's own e
 Light on purpose: nothing here imports more than PyYAML and pydantic.
 """
 
+import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flexmarl.contracts.documents import Document, parse
 from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.overrides import apply_overrides
-from flexmarl.contracts.problems import FieldPath, JobFileError, Problem
+from flexmarl.contracts.problems import FieldPath, JobFileError, Problem, format_path
 
 __all__ = [
     "Inspection",
@@ -27,6 +28,7 @@ __all__ = [
     "inspect_job",
     "load_job",
     "read_job",
+    "served_job",
 ]
 
 BASE_DIR = "flexmarl.io/base-dir"
@@ -91,6 +93,22 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> MARLJob:
     return read_job(path, overrides).job
 
 
+def served_job(path: Path) -> tuple[MARLJob, list[str]]:
+    """The job as a process reads it whom somebody has started for it, who has checked it and may be
+    of a later release: without the fields that this one does not know, which are named.
+    JobFileError."""
+    data = parse(_text(path)).data
+    try:
+        return _job(data), []
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        unknown = [tuple(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
+    try:
+        return _job(_without(data, unknown)), [format_path(each) for each in unknown]
+    except ValidationError:
+        return load_job(path), []  # which says all that is wrong
+
+
 def read_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Like `load_job`, with the document and the warnings."""
     return inspect_job(path, overrides).file()
@@ -128,15 +146,27 @@ def _validate(data: dict[str, Any]) -> tuple[MARLJob | None, list[Problem]]:
     """The model if the schema holds, and the problems of schema and rules."""
     job, problems = None, []
     try:
-        # Strict JSON: "3" is no number and true no integer, as for an API server.
-        job = MARLJob.model_validate_json(
-            json.dumps(data), strict=True, by_alias=True, by_name=False
-        )
+        job = _job(data)
     except ValidationError as error:
         problems = explain(error.errors(include_url=False), data)
     found: set[FieldPath] = {problem.path for problem in problems}
     problems += [problem for problem in rules.check(data) if problem.path not in found]
     return job, problems
+
+
+def _job(data: Any) -> MARLJob:
+    """Strict JSON: "3" is no number and true no integer, as for an API server. ValidationError."""
+    return MARLJob.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
+
+
+def _without(data: Any, paths: Iterable[FieldPath]) -> Any:
+    found = copy.deepcopy(data)
+    for *parents, last in paths:
+        node = found
+        for part in parents:
+            node = node[part]
+        del node[last]
+    return found
 
 
 def _line(problem: Problem) -> tuple[int, str]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
 from prometheus_client import start_http_server
 from pydantic import ValidationError
 
 from flexmarl.contracts.job import MARLJob
-from flexmarl.contracts.reading import JobFileError, load_job
+from flexmarl.contracts.reading import JobFileError, served_job
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.names import RESOLVER, with_whole_names
@@ -20,6 +21,8 @@ from flexmarl.runtime.settings import Settings
 
 HOPELESS_ERRORS = (InvalidJobError, JobFailedError, JobFileError)
 Body = Callable[[Settings, MARLJob], Coroutine[Any, Any, None]]
+
+log = structlog.get_logger()
 
 
 def run(process: str, body: Body) -> None:
@@ -47,7 +50,10 @@ def begin(process: str) -> tuple[Settings, MARLJob]:
     configure(process, settings.log_format, settings.log_level)
     if RESOLVER.is_file():
         settings = with_whole_names(settings, RESOLVER.read_text(errors="replace"))
-    return settings, load_job(settings.job_file)
+    job, unknown = served_job(settings.job_file)
+    if unknown:
+        log.warning("fields of another release are left out", fields=unknown)
+    return settings, job
 
 
 def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:

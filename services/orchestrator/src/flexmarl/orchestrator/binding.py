@@ -20,7 +20,7 @@ from prometheus_client import Counter as Metric
 from flexmarl.contracts.cluster import BalancingSpec
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.problems import JobFileError
-from flexmarl.contracts.reading import load_job
+from flexmarl.contracts.reading import served_job
 from flexmarl.contracts.v1 import routing_pb2, routing_pb2_grpc
 from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.engines import Engines
@@ -107,7 +107,7 @@ class Binder:
             changed = self._job_file.stat().st_mtime_ns
             if changed == self._read:
                 return self._balancing
-            found = load_job(self._job_file).spec.balancing
+            found = served_job(self._job_file)[0].spec.balancing
         except (OSError, JobFileError) as error:  # it is being replaced
             log.debug("job file not read", error=str(error))
             return self._balancing
