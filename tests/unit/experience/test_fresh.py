@@ -21,3 +21,11 @@ def test_the_oldest_go_when_there_is_too_much() -> None:
     fresh.put("a", "fits", b"1234567890")
     fresh.put("a", "fits", b"0987654321")
     assert fresh.take("a", "fits") == b"0987654321"
+
+
+def test_a_small_part_of_a_request_does_not_keep_the_rest_of_it() -> None:
+    fresh, request = Fresh(), bytes(1000)
+    fresh.put("a", "small", memoryview(request)[:100])
+    fresh.put("a", "large", memoryview(request)[:900])
+    assert isinstance(fresh.take("a", "small"), bytes)
+    assert isinstance(fresh.take("a", "large"), memoryview)

@@ -120,3 +120,25 @@ async def test_what_is_under_way_when_the_client_closes_is_told() -> None:
         for task in tasks:
             with pytest.raises(UnavailableError, match="closed"):
                 await task
+
+
+async def test_a_bug_reaches_who_waits_and_holds_up_nobody_behind_it() -> None:
+    async with offering() as (service, offers):
+        service.error = RuntimeError("unforeseen")
+        first = [asyncio.ensure_future(offers.make([b"\1"])) for _ in range(REQUESTS)]
+        await began(service, REQUESTS)
+        behind = asyncio.ensure_future(offers.make([b"\1"]))
+        service.gate.set()
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(*first, behind, return_exceptions=True)
+        assert [str(each) for each in answers] == ["unforeseen"] * (REQUESTS + 1)
+
+
+async def test_an_answer_of_another_length_is_an_error_of_all() -> None:
+    async def fewer(request: bytes) -> pb.AppendGroupsResponse:
+        return pb.AppendGroupsResponse()
+
+    offers = Offers(fewer)
+    async with asyncio.timeout(5):
+        answer, *_ = await asyncio.gather(offers.make([b"\1"]), return_exceptions=True)
+    assert isinstance(answer, ValueError)

@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -31,7 +31,8 @@ from flexmarl.experience.samples import (
     group_to_wire,
     leased_from_wire,
 )
-from flexmarl.experience.wire import read_lease, size_of
+from flexmarl.experience.turns import Turns
+from flexmarl.experience.wire import Part, read_lease, size_of
 from flexmarl.runtime.errors import (
     FencedError,
     FlexMARLError,
@@ -62,6 +63,7 @@ _ERRORS: dict[grpc.StatusCode, type[FlexMARLError]] = {
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _FULL = FullError.code.value[0]
+_AWAY_STATUS = UnavailableError.code.value[0]
 FULL_SECONDS = 0.05, 1.0
 """First and longest wait for memory."""
 log = structlog.get_logger()
@@ -110,6 +112,7 @@ class ExperienceClient:
             f"/{SERVICE}/AppendGroups", response_deserializer=pb.AppendGroupsResponse.FromString
         )
         self._offers = Offers(partial(self._call, append))
+        self._turns = Turns()
         self._lease: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(
             f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
         )
@@ -153,12 +156,14 @@ class ExperienceClient:
             raise InvalidRequestError(
                 f"group {group} has {size >> 20} MiB; {MAX_GROUP_BYTES >> 20} MiB can be stored"
             )
-        pause, longest = FULL_SECONDS
-        while (outcome := await self._offers.make(parts)).status == _FULL:
-            if pause == FULL_SECONDS[0]:
-                log.warning("store is full, waiting for trainers", service=self._address)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all at once
-            pause = min(2 * pause, longest)
+        outcome = await self._offered(parts)
+        if outcome.status == _FULL:
+            log.warning("store is full, waiting for trainers", service=self._address)
+            async with self._turns.of(group.step):
+                pause, longest = FULL_SECONDS
+                while (outcome := await self._offered(parts)).status == _FULL:
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all clients at once
+                    pause = min(2 * pause, longest)
         if outcome.status:
             raise self._translated(_CODES[outcome.status], outcome.detail)
         return not outcome.duplicate
@@ -173,6 +178,15 @@ class ExperienceClient:
         max_groups: int = 0,
         wait: float = 10.0,
         indexes: Iterable[int] = (),
+    async def _offered(self, parts: Sequence[Part]) -> pb.AppendOutcome:
+        """What became of a group; once more while the service cannot say so."""
+        until = time.monotonic() + self._patience
+        while (outcome := await self._offers.make(parts)).status == _AWAY_STATUS:
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(random.uniform(0.05, 0.2))
+        return outcome
+
     ) -> Lease:
         """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries),
         of these `indexes` alone if any are given.

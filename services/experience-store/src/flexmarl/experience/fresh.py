@@ -13,6 +13,9 @@ from flexmarl.experience.wire import Part
 
 FRESH_BYTES = 64 << 20
 """Kept at most; the oldest go first."""
+COPIED_PART = 4
+"""Data that is less than this part of the request that it came with is kept as a copy, or it would
+keep all of that."""
 
 
 class Fresh:
@@ -22,6 +25,8 @@ class Fresh:
 
     def put(self, policy: str, name: str, data: Part) -> None:
         self.take(policy, name)
+        if isinstance(data, memoryview) and data.nbytes * COPIED_PART < memoryview(data.obj).nbytes:
+            data = bytes(data)
         self._data[policy, name] = data
         self._size += len(data)
         while self._size > self._most:

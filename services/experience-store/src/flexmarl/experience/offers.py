@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.wire import Part, append_message, size_of
-from flexmarl.runtime.errors import FlexMARLError, UnavailableError
+from flexmarl.runtime.errors import UnavailableError
 
 Send = Callable[[bytes], Awaitable[pb.AppendGroupsResponse]]
 
@@ -35,7 +35,7 @@ class _Offer:
 
 
 class Offers:
-    """Sends groups by `send`, whose errors are those of every group that it carried."""
+    """Sends groups by `send`, whose errors, bugs too, are those of every group that it carried."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -94,18 +94,17 @@ class Offers:
     async def _carry(self, batch: list[_Offer]) -> None:
         try:
             outcomes = (await self._send(append_message(each.parts for each in batch))).groups
+            for offer, outcome in zip(batch, outcomes, strict=True):
+                if not offer.answer.done():
+                    offer.answer.set_result(outcome)
         except asyncio.CancelledError:
             _fail(batch, UnavailableError("the client of the experience service was closed"))
             raise
-        except FlexMARLError as error:
+        except Exception as error:  # nobody awaits this task: those who wait must learn of it
             _fail(batch, error)
-            return
-        for offer, outcome in zip(batch, outcomes, strict=True):
-            if not offer.answer.done():
-                offer.answer.set_result(outcome)
 
 
-def _fail(offers: Iterable[_Offer], error: FlexMARLError) -> None:
+def _fail(offers: Iterable[_Offer], error: Exception) -> None:
     for offer in offers:
         if not offer.answer.done():
             offer.answer.set_exception(error)

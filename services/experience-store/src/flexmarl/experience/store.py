@@ -122,7 +122,16 @@ class Store:
 
     async def serve(self) -> None:
         """Until cancelled; JobFailedError once the memory cannot hold a single step."""
-        await self._fullness.judged()
+        assert self._watcher is not None
+        judged = asyncio.ensure_future(self._fullness.judged())
+        try:
+            # Without the watcher leases would but poll, which nobody would notice.
+            await asyncio.wait({judged, self._watcher}, return_when=asyncio.FIRST_COMPLETED)
+            for each in (judged, self._watcher):
+                if each.done():
+                    each.result()
+        finally:
+            judged.cancel()
 
     async def check(self) -> Server:
         """The server; InvalidJobError when groups are not safe in it."""
