@@ -109,6 +109,8 @@ class Job:
 
         def there() -> bool:
             found[:] = self._lives(role)
+            phase = self.status().get("phase")
+            assert found or phase not in ("Complete", "Failed"), f"no {role}: the job is {phase}"
             return bool(found)
 
         self.until(there, f"a running {role}")

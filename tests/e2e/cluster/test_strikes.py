@@ -8,11 +8,16 @@ import time
 import pytest
 
 from .jobs import Job, once, same_as
-from .specs import STEPS, TASKS, team
+from .specs import STEPS, TASKS, Spec, slow, team
 from .stage import Stage
 
 ROLES = ("orchestrator", "rollout-worker", "engine", "trainer", "experience")
 KILLED, LOST = "killed", "lost"
+
+
+def struck() -> Spec:
+    """The team, in steps that are longer than what it takes to strike."""
+    return slow(speed=4)
 
 
 def strike(job: Job, role: str, how: str) -> None:
@@ -34,7 +39,7 @@ def ends_the_same(stage: Stage, job: Job) -> None:
 def test_each_role_is_struck_once(stage: Stage, first: str) -> None:
     """One after the other, each in a step of its own: processes and pods by turns."""
     job = stage.job()
-    job.submit(team())
+    job.submit(struck())
     ways = (KILLED, LOST) if first == KILLED else (LOST, KILLED)
     for number, role in enumerate(ROLES):
         job.trains(number + 1)
@@ -52,7 +57,7 @@ def test_each_role_is_struck_once(stage: Stage, first: str) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_is_struck_again_and_again(stage: Stage, role: str, how: str) -> None:
     job, chance = stage.job(), random.Random(f"{role} {how}")
-    job.submit(team())
+    job.submit(struck())
     for number in range(3):
         job.trains(2 * number + 1)
         time.sleep(chance.random() * 2)
