@@ -50,7 +50,8 @@ async def events(world: World) -> list[tuple[str, str]]:
 @asynccontextmanager
 async def trained(world: World, key: Key) -> AsyncIterator[Desk]:
     """The desk of the job's orchestrator, which has finished a step; the job runs."""
-    ip = f"127.7.{int(world.namespace.removeprefix('test-'))}.1"
+    number = int(world.namespace.removeprefix("test-"), 16)
+    ip = f"127.{7 + (number >> 16) % 200}.{(number >> 8) % 256}.{1 + number % 254}"
     await world.runs(key, ip)
     secret = await world.cluster.get("Secret", world.namespace, "tiny-job")
     assert secret is not None
@@ -249,7 +250,7 @@ async def test_a_job_has_a_status_when_nobody_says_why_its_pods_lack(
     async def away(namespace: str) -> Any:
         raise RefusedError(500, "InternalError", "etcd is away")
 
-    monkeypatch.setattr(world.reconciler._troubles, "failures", away)
+    monkeypatch.setattr(world.reconciler._questions._troubles, "failures", away)
     monkeypatch.setattr("flexmarl.controller.seeing.SILENT_SECONDS", -60.0)
     assert (await world.look(key))["phase"] == "Starting"
 

@@ -39,9 +39,9 @@ def deployment() -> Manifest:
     [
         (422, "spec.template.spec.containers[0].image: Required value", "TemplateInvalid"),
         (400, "failed to create typed patch object: unknown field", "TemplateInvalid"),
-        (400, 'admission webhook "policy.example" denied the request', "CreateFailed"),
+        (400, 'admission webhook "policy.example" denied the request', "AdmissionDenied"),
         (400, "admission webhook does not support dry run", "CreateFailed"),
-        (422, "ValidatingAdmissionPolicy 'x' with binding 'y' denied request", "CreateFailed"),
+        (422, "ValidatingAdmissionPolicy 'x' with binding 'y' denied request", "AdmissionDenied"),
         (403, "deployments.apps is forbidden: exceeded quota: few", "QuotaExceeded"),
         (403, "namespace default is being terminated", "CreateFailed"),
         (401, "Unauthorized", "CreateFailed"),

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.contract.experience.conftest import TOKEN, Server
+from tests.contract.experience.filling import epoch_of
+from tests.ports import free_port
 from tests.unit.experience.groups import POLICIES, message, request, samples_of
 
+from flexmarl.contracts.preparation import PASSING
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.server import register
@@ -153,6 +156,26 @@ async def test_the_process_serves_and_drains_while_a_lease_waits(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_service_whose_store_does_not_answer_asks_to_be_started_again(
+    server: Server, tmp_path: Path
+) -> None:
+    environment = os.environ | {
+        "FLEXMARL_JOB_FILE": str(server.directory / "job.yaml"),
+        "FLEXMARL_JOB_UID": "uid",
+        "FLEXMARL_STORE_URL": f"redis://127.0.0.1:{free_port()}",
+        "FLEXMARL_LISTEN": "127.0.0.1:0",
+        "FLEXMARL_TOKEN": TOKEN,
+    }
+    code = "from flexmarl.experience import process as p; p.START_SECONDS = 0.5; p.main()"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, env=environment, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+        _, said = await process.communicate()
+    assert process.returncode == PASSING
+    assert said.decode().splitlines()[-1].startswith("the store does not answer")
 
 
 def test_the_embedded_server_ends_on_sigterm_and_leaves_no_socket(own_server: Server) -> None:

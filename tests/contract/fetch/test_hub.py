@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.contract.fetch.conftest import KIB
 from tests.contract.fetch.servers import Hub
 from tests.ports import free_port
 
+from flexmarl.contracts.preparation import Fetching
+from flexmarl.fetch import download
 from flexmarl.fetch.errors import FetchError, Reason
 from flexmarl.fetch.fetching import fetch
 from flexmarl.fetch.sources import Part, fetched, folder_of
@@ -71,6 +74,22 @@ def test_a_server_that_cuts_every_connection_is_read_in_pieces(
     offsets = [offset for name, offset in hub.asked if name == "model-1.safetensors"]
     assert offsets == sorted(set(offsets))
     assert len(offsets) >= 7
+
+
+def test_a_transfer_says_how_far_and_how_fast_it_is(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "REPORT_SECONDS", 0.05)
+    hub.pause = 0.02
+    hub.files = {"config.json": b"{}", "model.safetensors": b"x" * (2 << 20)}
+    with capture_logs() as logs:
+        fetch(URI, Part.MODEL)
+    said = [one for one in logs if one["event"] == Fetching.EVENT]
+    assert {one["uri"] for one in said} == {URI}
+    assert {one["of_mib"] for one in said} == {2}
+    assert 0 in {one["done_mib"] for one in said}
+    assert all(one["mib_per_second"] >= 0 for one in said)
+    assert any(one["mib_per_second"] > 0 for one in said)
 
 
 def test_a_server_without_ranges_is_read_all_the_same(hub: Hub, model: dict[str, bytes]) -> None:

@@ -13,6 +13,7 @@ def test_what_one_machine_makes_nothing_of_is_named_where_it_stands() -> None:
     document = good()
     spec = document["spec"]
     spec["cache"] = {"claim": "models"}
+    spec["roles"] = {"engine": {"startupSeconds": 60, "replicas": 2}}
     spec["code"] = {"git": {"url": "https://host/team.git"}}
     spec["data"]["secretRef"] = KEYS
     spec["policies"][1]["model"] = {"uri": "hf://org/model", "secretRef": KEYS}
@@ -21,9 +22,32 @@ def test_what_one_machine_makes_nothing_of_is_named_where_it_stands() -> None:
         "spec.cache",
         "spec.data.secretRef",
         "spec.code.git",
+        "spec.roles.engine.startupSeconds",
         "spec.policies[0].training.warmStart.data.secretRef",
         "spec.policies[1].model.secretRef",
     ]
+
+
+@pytest.mark.parametrize("place", ["worker", "experience", "pool"])
+def test_no_template_puts_pods_on_their_nodes_network(place: str) -> None:
+    document = good()
+    spec = document["spec"]
+    template = {"spec": {"hostNetwork": True}}
+    if place == "pool":
+        spec["pools"] = [{"name": "fast", "role": "engine", "template": template}]
+        for policy in spec["policies"]:
+            policy["pools"] = ["fast"]
+        at = "spec.pools[0].template"
+    else:
+        spec["roles"] = {place: {"template": template}}
+        at = f"spec.roles.{place}.template"
+    says = (
+        f"{at}.spec.hostNetwork: a template cannot put pods on their nodes' network; remove it; "
+        "spec.network.hostNetwork does so for trainers and engines with gpus"
+    )
+    assert says in [str(one) for one in check(document)]
+    template["spec"]["hostNetwork"] = False
+    assert says not in [str(one) for one in check(document)]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ pods = st.builds(
     ready=st.booleans(),
     deleting=st.booleans(),
     restarts=st.integers(0, 9),
-    most_restarts=st.integers(0, 9),
+    crashes=st.integers(0, 9),
     waiting=st.sampled_from(["", "ImagePullBackOff", "CrashLoopBackOff"]),
     ended=st.none() | st.builds(Ended, exit_code=st.sampled_from([1, 3, 137])),
 )

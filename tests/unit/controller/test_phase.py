@@ -10,7 +10,7 @@ from tests.unit.controller.seen import a_pod, document, observations, seen, subj
 
 from flexmarl.controller.capacity import Room, Rooms
 from flexmarl.controller.clock import seconds
-from flexmarl.controller.findings import GANG, find
+from flexmarl.controller.findings import find
 from flexmarl.controller.observed import (
     Ended,
     JobState,
@@ -19,6 +19,7 @@ from flexmarl.controller.observed import (
     Workload,
 )
 from flexmarl.controller.phase import FINAL, Phase, next_phase
+from flexmarl.controller.placing import GANG
 from flexmarl.controller.plan import Wish, plan
 from flexmarl.controller.seeing import workload
 from flexmarl.controller.status import next_status, phase_of

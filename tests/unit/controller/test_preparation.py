@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import kubernetes_validate
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.controller.seen import INSTALLATION, document, seen, subject
 
 from flexmarl.contracts import rules
-from flexmarl.contracts.preparation import CONTAINER, PACKED, Found, Kind, Preparation, Report
+from flexmarl.contracts.preparation import (
+    CONTAINER,
+    PACKED,
+    Fetching,
+    Found,
+    Kind,
+    Preparation,
+    Report,
+)
 from flexmarl.controller import seeing
 from flexmarl.controller.findings import find
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Observed, Pod, Workload
 from flexmarl.controller.phase import Phase, next_phase
+from flexmarl.controller.preparation import asked, how_far
 from flexmarl.controller.render import WORKLOADS, render
 from flexmarl.controller.status import next_status
 
@@ -244,6 +257,56 @@ def test_pods_that_have_what_they_need_are_a_condition() -> None:
     assert conditions(few)["ModelsFetched"][1:] == ("Fetching", "waiting for pods to be made")
 
 
+def line(**said: Any) -> str:
+    return json.dumps({"process": "preflight", "level": "info", **said})
+
+
+FAR = Fetching("hf://a/b", 1229, 14848, 85.2)
+EVENT = line(event=Fetching.EVENT, **asdict(FAR))
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ([EVENT], "1.2 of 14.5 GiB of hf://a/b, 85.2 MiB/s"),
+        ([line(event=Fetching.EVENT, **asdict(Fetching("s3://a/b", 3, 700, 0.5)))],
+         "3 of 700 MiB of s3://a/b, 0.5 MiB/s"),
+        ([EVENT, line(event=Fetching.INTERRUPTED, uri="hf://a/b", why="answers 503", attempt=1)],
+         "hf://a/b was interrupted: answers 503; it is tried again"),
+        ([EVENT, line(event=Fetching.WAITING, folder="/cache/x")], "another pod fetches the same"),
+        ([EVENT, "SourceUnchecked: away", '{"event": "fetching"', '{"event": "fetching"}', "[]"],
+         "1.2 of 14.5 GiB of hf://a/b, 85.2 MiB/s"),
+        (["no JSON"], ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_how_far_a_transfer_is_stands_in_the_log_of_its_process(log: list[str], said: str) -> None:
+    assert how_far("\n".join(log).encode()) == said
+
+
+@given(st.binary())
+def test_whatever_stands_in_a_log_it_is_read(log: bytes) -> None:
+    assert how_far(log) == ""
+
+
+def test_models_fetched_says_how_far_those_are_that_are_waited_for() -> None:
+    runs = {"running": {"startedAt": "1970-01-01T00:16:00Z"}}
+    what = of(manifest(runs), manifest(ended(0), "trainer"))
+    (pod,) = asked(what)
+    assert (pod.name, pod.preparing_since) == ("team-engine-0", 960.0)
+    assert not asked(replace(what, now=961.0))
+    far = replace(what, fetches={pod.uid: "3 of 700 MiB of s3://a/b, 0.5 MiB/s"})
+    assert conditions(far)["ModelsFetched"] == (
+        "False",
+        "Fetching",
+        "waiting for team-engine-0 (team-engine-0: 3 of 700 MiB of s3://a/b, 0.5 MiB/s)",
+    )
+    silent = replace(what, fetches={pod.uid: ""})
+    assert conditions(silent)["ModelsFetched"][2] == "waiting for team-engine-0"
+    done = replace(of(manifest(ended(0))), fetches={"engine-Pending": "3 of 700 MiB"})
+    assert conditions(done)["ModelsFetched"] == ("True", "Fetched", "")
+
+
 def test_a_source_that_may_come_back_is_waited_for() -> None:
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
     what = of(manifest(waits, lastState=ended(75, AWAY)))
@@ -257,7 +320,7 @@ def test_a_source_that_may_come_back_is_waited_for() -> None:
 
 def test_trying_again_is_no_restart() -> None:
     pod = seeing.pod(manifest({"running": {}}, lastState=ended(75, AWAY)))
-    assert (pod.restarts, pod.most_restarts, pod.ended) == (0, 0, None)
+    assert (pod.restarts, pod.crashes, pod.ended) == (0, 0, None)
     failed = seeing.pod(manifest(ended(75, AWAY), "orchestrator", phase="Failed"))
     assert failed.restarts == 0
 

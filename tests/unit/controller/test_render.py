@@ -270,6 +270,22 @@ def test_trainers_and_engines_with_gpus_are_on_their_nodes_network_if_asked() ->
     assert on_nodes == ["trainer"]
 
 
+def test_each_role_has_its_own_time_to_answer_for_the_first_time() -> None:
+    plain = pooled()
+    roles = ("orchestrator", "worker", "engine", "trainer", "experience")
+    plain["spec"]["roles"] = {
+        role: {"startupSeconds": number + 10} for number, role in enumerate(roles)
+    }
+    found = {}
+    for one in rendered(plain):
+        if one["kind"] in WORKLOADS:
+            main = one["spec"]["template"]["spec"]["containers"][0]
+            probe = main["startupProbe"]
+            role = one["metadata"]["labels"]["flexmarl.io/role"].removeprefix("rollout-")
+            found[role] = probe["failureThreshold"] * probe["periodSeconds"]
+    assert found == {role: number + 10 for number, role in enumerate(roles)}
+
+
 def test_pods_of_pools(snapshot: SnapshotAssertion) -> None:
     manifests = rendered(pooled(), fast=2)
     assert named(manifests, "team-engine-fast") == snapshot

@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.preparation import PASSING
 from flexmarl.runtime import main
-from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
+from flexmarl.runtime.errors import (
+    InvalidJobError,
+    JobFailedError,
+    NotBegunError,
+    UnavailableError,
+)
 from flexmarl.runtime.process import HOPELESS
 from flexmarl.runtime.settings import Settings
 
@@ -76,6 +82,18 @@ def test_what_a_restart_may_mend_outranks_what_it_does_not(
         main.run("test", body)
     assert end.value.code == 1
     assert capsys.readouterr().err.splitlines()[-1] == "try again"
+
+
+def test_what_could_not_begin_yet_asks_to_be_tried_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def body(settings: Settings, job: MARLJob) -> None:
+        raise NotBegunError("the store does not answer")
+
+    with pytest.raises(SystemExit) as end:
+        main.run("test", body)
+    assert end.value.code == PASSING
+    assert capsys.readouterr().err.splitlines()[-1] == "the store does not answer"
 
 
 async def never(settings: Settings, job: MARLJob) -> None:

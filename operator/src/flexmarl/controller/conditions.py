@@ -9,14 +9,15 @@ from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed
 from flexmarl.controller.phase import FINAL, Phase
 from flexmarl.controller.preparation import Reason, fetched, passed
+from flexmarl.controller.words import named
+
+ENDED = ("Succeeded", "Failed")
+"""Phases of pods that others take the place of."""
 
 
 def waiting_for(seen: Observed) -> str:
-    waiting = sorted(pod.name for pod in seen.pods if not pod.ready and not pod.deleting)
-    if not waiting:
-        return "pods are being made"
-    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-    return f"waiting for {', '.join(waiting[:3])}{more}"
+    waiting = [pod for pod in seen.pods if not (pod.ready or pod.deleting or pod.phase in ENDED)]
+    return f"waiting for {named(waiting)}" if waiting else "pods are being made"
 
 
 def conditions(

@@ -15,9 +15,16 @@ import structlog
 
 from flexmarl.controller.cache import Key, Objects
 from flexmarl.controller.cluster import Cluster, RefusedError
-from flexmarl.controller.names import EVIDENCE, ROLE_LABEL, Manifest, child, labels, owner
+from flexmarl.controller.names import (
+    EVIDENCE,
+    MAIN,
+    ROLE_LABEL,
+    Manifest,
+    child,
+    labels,
+    owner,
+)
 from flexmarl.controller.owners import controller_of
-from flexmarl.controller.seeing import MAIN
 
 LINES, FEW_LINES = 400, 20
 MOST_BYTES = 900_000

@@ -30,6 +30,8 @@ MANAGER = "flexmarl"
 
 ORCHESTRATOR, WORKER, ENGINE = "orchestrator", "rollout-worker", "engine"
 TRAINER, EXPERIENCE, WEIGHTS = "trainer", "experience", "weights"
+MAIN = "main"
+"""The container of a pod's process."""
 LONGEST = 52
 """Of a StatefulSet's name: its pods carry it, eleven letters longer, in a label."""
 

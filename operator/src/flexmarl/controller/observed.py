@@ -28,6 +28,30 @@ class Ended:
     reason: str = ""
     message: str = ""
     """The end of its output."""
+    container: str = ""
+    memory: str = ""
+    """Its limit; empty: it has none."""
+    unanswered: int = 0
+    """Seconds that its startup probe gave it, if it lived for so long and never answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Of one container, over its restarts."""
+
+    all: int = 0
+    crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One that has pods of the job."""
+
+    ready: bool = True
+    says: str = ""
+    """Why it is not, in the words of its condition."""
+    released: bool = False
+    """Out of service: somebody has said that nothing runs there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +67,19 @@ class Pod:
     ip: str = ""
     node: str = ""
     restarts: int = 0
-    """Of its containers, and 1 more once the pod itself has failed."""
-    most_restarts: int = 0
-    """Of one of its containers."""
+    """Of its containers after crashes, and 1 more once the pod itself has failed by one."""
+    crashes: int = 0
+    """The most of one of its containers."""
+    ends: Mapping[str, Ends] = field(default_factory=dict)
+    """By container."""
     waiting: str = ""
     """Reason why a container does not start."""
     waiting_message: str = ""
     unschedulable: str = ""
+    unscheduled_since: float = 0
+    """Since when no scheduler has said anything of it; 0: one has."""
+    scheduler: str = ""
+    claims: tuple[str, ...] = ()
     requests: Amounts = field(default_factory=dict)
     """What it asks of a node; known of a pod that finds none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +90,16 @@ class Pod:
     """What it said last; without one it counts as any other container."""
     disrupted: bool = False
     """Failed by no fault of its own: evicted, preempted, its node gone."""
+    disruption: str = ""
+    """How, as a reason."""
+    failure: str = ""
+    """Why its node has failed it, or never took it, as a reason; empty: its containers failed."""
+    failure_message: str = ""
+    failed_at: float = 0
+    unready_since: float = 0
+    """Since when it is on a node and not ready; 0: it is, or has ended."""
+    preparing_since: float = 0
+    """Since when its first container runs; 0: it does not."""
     gone_by: float = 0
     """When it should be gone, its grace over; 0: it is not being deleted."""
     unstarted_since: float = 0
@@ -136,8 +176,12 @@ class Observed:
     """Of what could not be applied."""
     rooms: Rooms | None = None
     """Of the nodes; None: nobody needs it, or the controller may not know."""
+    nodes: Mapping[str, Node | None] = field(default_factory=dict)
+    """Those that were asked for; None: there is none of that name."""
+    fetches: Mapping[str, str] = field(default_factory=dict)
+    """Uid of a pod that is being prepared -> how far it is."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Role -> restarts that one container may have."""
+    """Role -> how often one container may be restarted after a crash."""
 
     @property
     def complete_pods(self) -> bool:

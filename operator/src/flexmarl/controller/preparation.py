@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 
-from flexmarl.contracts.preparation import Found, Kind
+from flexmarl.contracts.preparation import Fetching, Found, Kind
 from flexmarl.controller.names import EXPERIENCE
 from flexmarl.controller.observed import Finding, Observed, Pod
+from flexmarl.controller.words import named
 
 Reason = tuple[str, str]
 """A word for machines, a sentence for people."""
 FAILED = "Failed"
 """Phase of a pod."""
+KEYS = tuple(each.name for each in fields(Fetching))
+FETCHING_SECONDS = 12.0
+"""After so long a first container has said how far it is."""
 
 
 def findings(pods: Iterable[Pod]) -> Iterator[Finding]:
@@ -42,7 +48,50 @@ def fetched(seen: Observed) -> tuple[bool, Reason]:
         if not pod.prepared and pod.role != EXPERIENCE and "secret" in said.lower():
             return False, ("SecretMissing", f"{pod.name}: {said}; create the Secret")
     waiting = _waiting(seen, lambda pod: pod.prepared)
-    return (False, ("Fetching", waiting)) if waiting else (True, ("Fetched", ""))
+    far = "; ".join(
+        f"{pod.name}: {how}"
+        for pod in current(seen.pods)
+        if not pod.prepared and (how := seen.fetches.get(pod.uid))
+    )
+    text = f"{waiting} ({far})" if far else waiting
+    return (False, ("Fetching", text)) if waiting else (True, ("Fetched", ""))
+
+
+def asked(seen: Observed) -> list[Pod]:
+    """Those whose fetching is worth a question: the first of those that are told to be waited for,
+    once they take longer than most."""
+    since = seen.now - FETCHING_SECONDS
+    if not any(0 < pod.preparing_since < since for pod in seen.pods):
+        return []
+    waiting = [pod for pod in current(seen.pods) if not pod.prepared]
+    long = [pod for pod in waiting if 0 < pod.preparing_since < since]
+    return sorted(long, key=lambda pod: pod.name)[:3]
+
+
+def how_far(log: bytes) -> str:
+    """What the end of a first container's log says of its fetching; empty: nothing."""
+    for line in reversed(log.decode(errors="replace").splitlines()):
+        try:
+            said = json.loads(line)
+            match said["event"]:
+                case Fetching.EVENT:
+                    return _shown(Fetching(**{key: said[key] for key in KEYS}))
+                case Fetching.WAITING:
+                    return "another pod fetches the same"
+                case Fetching.INTERRUPTED:
+                    return f"{said['uri']} was interrupted: {said['why']}; it is tried again"
+        except (ValueError, KeyError, TypeError):
+            continue  # of another process, or cut
+    return ""
+
+
+def _shown(found: Fetching) -> str:
+    gib = found.of_mib >= 1 << 10
+    scale, unit = (1 << 10, "GiB") if gib else (1, "MiB")
+    done, total = (
+        f"{mib / scale:.1f}" if gib else str(mib) for mib in (found.done_mib, found.of_mib)
+    )
+    return f"{done} of {total} {unit} of {found.uri}, {found.mib_per_second:g} MiB/s"
 
 
 def passed(seen: Observed) -> tuple[bool, Reason]:
@@ -69,8 +118,6 @@ def _blocking(pod: Pod) -> list[Found]:
 def _waiting(seen: Observed, done: Callable[[Pod], bool]) -> str:
     """Who is waited for; empty when every pod that is wanted is done."""
     pods = current(seen.pods)
-    names = sorted(pod.name for pod in pods if not done(pod))
-    if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return f"waiting for {', '.join(names[:3])}{more}"
+    if waiting := [pod for pod in pods if not done(pod)]:
+        return f"waiting for {named(waiting)}"
     return "" if len(pods) >= seen.wanted_pods > 0 else "waiting for pods to be made"

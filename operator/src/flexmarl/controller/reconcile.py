@@ -23,24 +23,22 @@ from flexmarl.controller.cache import Cache, Key, Objects
 from flexmarl.controller.clock import overdue, seconds
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.evidence import PATIENCE_SECONDS, Evidence
-from flexmarl.controller.findings import INSUFFICIENT, find, store_away, unavailable
+from flexmarl.controller.findings import find, store_away, unavailable
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed, Progress
 from flexmarl.controller.owners import own
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Plan, Wish, plan
+from flexmarl.controller.questions import Questions
 from flexmarl.controller.reading import Read, document, read
 from flexmarl.controller.render import group, kept, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, phase_of, troubled
-from flexmarl.controller.troubles import Troubles
 from flexmarl.controller.writing import Statuses
 from flexmarl.runtime.errors import UnavailableError
 
 NEVER = float("inf")
-MOUNT_SECONDS = 30.0
-"""After so long a pod's events are asked why nothing is set up for it on its node."""
 TOLD_SECONDS = 5.0
 """What is refused for so long is told; so are objects, shortly, while others are deleted."""
 WRITTEN_FIRST = (*FINAL, Phase.SUSPENDING)
@@ -82,7 +80,7 @@ class Reconciler:
         self._installation = settings.installation()
         self._accounts = Accounts(settings, cluster)
         self._applier = Applier(cluster, self._installation.made_by)
-        self._troubles = Troubles(cluster, settings.namespaces)
+        self._questions = Questions(cluster, settings.namespaces)
         self._statuses = Statuses(cluster, cache)
         self._evidence = Evidence(cluster)
         self._jobs: dict[Key, _Job] = {}
@@ -103,7 +101,7 @@ class Reconciler:
         seen = seeing.observe(
             there, job, problems, now=now, progress=known.progress, findings=known.findings
         )
-        seen = await self._asked(key, seen)
+        seen = await self._questions.answered(key, known.uid, seen)
         phase, status, findings = _decided(before, seen, job)
         if phase in WRITTEN_FIRST and phase_of(before) is not phase:
             return now if await self._write(key, manifest, status, findings) else now + SOON_SECONDS
@@ -182,30 +180,8 @@ class Reconciler:
         if known is not None:
             self._accounts.forget(known.uid)
             self._evidence.forget(known.uid)
+            self._questions.forget(known.uid)
             await self._orchestrators.forget(known.uid)
-
-    async def _asked(self, key: Key, seen: Observed) -> Observed:
-        """With what only the API server knows of pods that lack or find no node, if it says so."""
-        try:
-            if any(one.silent for one in seen.workloads):
-                said = await self._troubles.failures(key.namespace)
-                workloads = (
-                    replace(one, trouble=said.get(one.uid, "")) if one.silent else one
-                    for one in seen.workloads
-                )
-                seen = replace(seen, workloads=tuple(workloads))
-            if any(0 < pod.unstarted_since < seen.now - MOUNT_SECONDS for pod in seen.pods):
-                said = await self._troubles.unmounted(key.namespace)
-                pods = (
-                    replace(pod, unmounted=said.get(pod.uid, "")) if pod.unstarted_since else pod
-                    for pod in seen.pods
-                )
-                seen = replace(seen, pods=tuple(pods))
-            if any(INSUFFICIENT.search(pod.unschedulable) for pod in seen.pods):
-                seen = replace(seen, rooms=await self._troubles.rooms())
-        except RefusedError as error:
-            log.warning("not told why pods lack", namespace=key.namespace, error=str(error))
-        return seen
 
     async def _act(
         self, key: Key, known: _Job, todo: Plan, job: MARLJob | None, there: Objects

@@ -10,6 +10,7 @@ from flexmarl.contracts.preparation import CONTAINER, Report
 from flexmarl.controller.cache import Objects
 from flexmarl.controller.capacity import requests
 from flexmarl.controller.clock import seconds
+from flexmarl.controller.ends import how_it_ended, of_pod, read
 from flexmarl.controller.names import (
     ENGINE,
     EXPERIENCE,
@@ -25,7 +26,7 @@ from flexmarl.controller.names import (
     child,
 )
 from flexmarl.controller.observed import (
-    Ended,
+    Ends,
     Finding,
     JobState,
     Observed,
@@ -35,10 +36,7 @@ from flexmarl.controller.observed import (
 )
 from flexmarl.controller.owners import belongs
 from flexmarl.controller.render import WORKLOADS
-from flexmarl.runtime.process import HOPELESS
 
-MAIN = "main"
-"""The container of a pod's process."""
 SILENT_SECONDS = 5.0
 
 
@@ -57,6 +55,7 @@ def observe(
     metadata, spec = there.job["metadata"], there.job["spec"]
     leader = there.children.get(("Job", child(metadata["name"], "orchestrator")))
     state, reason = job_state(leader)
+    known = read(there.job.get("status") or {})
     return Observed(
         now=now,
         name=metadata["name"],
@@ -69,7 +68,7 @@ def observe(
         ran=bool((there.job.get("status") or {}).get("startTime")),
         orchestrator=state,
         orchestrator_reason=reason,
-        pods=tuple(pod(one) for one in there.of("Pod")),
+        pods=tuple(pod(one, known.get(one["metadata"]["uid"])) for one in there.of("Pod")),
         workloads=tuple(workload(one, MADE_BY, STEPS, now) for one in there.of(*WORKLOADS)),
         progress=progress if state is JobState.ACTIVE else None,
         findings=tuple(findings),
@@ -126,7 +125,8 @@ def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
     return JobState.ACTIVE, ""
 
 
-def pod(manifest: Mapping[str, Any]) -> Pod:
+def pod(manifest: Mapping[str, Any], known: Mapping[str, Ends] | None = None) -> Pod:
+    """`known`: what was counted of its containers before."""
     metadata, status = manifest["metadata"], manifest.get("status", {})
     marks = metadata.get("labels", {})
     everyone = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
@@ -142,9 +142,14 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
     )
     if report is not None and waiting.get("reason") == "CrashLoopBackOff" and not prepared:
         waiting = {}  # the report says more
-    counts = [int(one.get("restartCount", 0)) for one in containers]
-    failed = status.get("phase") == "Failed" and (prepared or report is None)
-    stuck = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    count = of_pod(manifest, known or {})
+    stuck = scheduled.get("status") == "False"
+    over = status.get("phase") in ("Succeeded", "Failed")
+    node, unready = manifest["spec"].get("nodeName", ""), conditions.get("Ready", {})
+    unseen = status.get("phase") == "Pending" and not scheduled and not node
+    placed = seconds(scheduled.get("lastTransitionTime"))
+    since = seconds(unready.get("lastTransitionTime"))
+    disruption = conditions.get("DisruptionTarget", {})
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -155,18 +160,28 @@ def pod(manifest: Mapping[str, Any]) -> Pod:
         ready=_ready(status),
         deleting="deletionTimestamp" in metadata,
         ip=status.get("podIP", ""),
-        node=manifest["spec"].get("nodeName", ""),
-        restarts=sum(counts) + failed,
-        most_restarts=max(counts, default=0),
+        node=node,
+        restarts=count.restarts,
+        crashes=count.crashes,
+        ends=count.ends,
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "") if stuck else "",
         requests=requests(manifest["spec"]) if stuck else {},
         node_selector=manifest["spec"].get("nodeSelector", {}),
-        ended=_ended(containers),
+        unscheduled_since=seconds(metadata.get("creationTimestamp")) if unseen else 0,
+        scheduler=manifest["spec"].get("schedulerName", ""),
+        claims=_claims(manifest["spec"]),
+        ended=how_it_ended(manifest, containers),
         prepared=prepared,
         report=report,
-        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+        disrupted=disruption.get("status") == "True",
+        disruption=disruption.get("reason", ""),
+        failure=status.get("reason", "") if over else "",
+        failure_message=status.get("message", "") if over else "",
+        failed_at=(since or seconds(metadata.get("creationTimestamp"))) if over else 0,
+        unready_since=(since or placed) if node and not over and not _ready(status) else 0,
+        preparing_since=seconds(first.get("state", {}).get("running", {}).get("startedAt")),
         gone_by=seconds(metadata.get("deletionTimestamp")),
         unstarted_since=_unstarted_since(status, conditions, everyone),
     )
@@ -242,19 +257,8 @@ def pools(manifests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {pool: int(one["spec"].get("replicas", 1)) for pool, one in marks if pool}
 
 
-def _ended(containers: Iterable[Manifest]) -> Ended | None:
-    """Of the container that failed, if one did.
-
-    Of several: one that no restart mends, else main unless it runs again (what is beside it ends
-    with it), else the last one.
-    """
-    found = []
-    for one in containers:
-        resting = one["name"] == MAIN and "running" not in one.get("state", {})
-        for state in (one.get("state", {}), one.get("lastState", {})):
-            end = state.get("terminated")
-            if end and end.get("exitCode"):
-                ended = Ended(int(end["exitCode"]), end.get("reason", ""), end.get("message", ""))
-                when = end.get("finishedAt") or ""
-                found.append((ended.exit_code == HOPELESS, resting, when, ended))
-    return max(found, key=lambda each: each[:3])[3] if found else None
+def _claims(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    named = (
+        one.get("persistentVolumeClaim", {}).get("claimName") for one in spec.get("volumes", ())
+    )
+    return tuple(filter(None, named))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from flexmarl.contracts.cluster import PoolRole
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.clock import clock, stamp
 from flexmarl.controller.conditions import conditions, dated, waiting_for
-from flexmarl.controller.findings import STUCK, last_words
+from flexmarl.controller.ends import written
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
+from flexmarl.controller.nodes import STUCK
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod
 from flexmarl.controller.phase import FINAL, Phase
 from flexmarl.controller.preparation import Reason
+from flexmarl.controller.words import last_words
 
 
 def phase_of(status: Mapping[str, Any]) -> Phase:
@@ -151,6 +154,8 @@ def _restarts(before: Mapping[str, Any], seen: Observed) -> Manifest:
         found["restarts"] = counts
     if living:
         found["restartsSeen"] = living
+    if ends := dict(chain.from_iterable(written(pod.uid, pod.ends) for pod in seen.pods)):
+        found["ends"] = ends
     return found
 
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from flexmarl.controller.capacity import Room, Rooms, empty, occupy
 from flexmarl.controller.cluster import Cluster, RefusedError
+from flexmarl.controller.nodes import node
+from flexmarl.controller.observed import Node
 
-EVENTS_SECONDS, ROOMS_SECONDS = 5.0, 20.0
+EVENTS_SECONDS, ROOMS_SECONDS, NODE_SECONDS = 5.0, 20.0, 9.0
 ROOMS_SHARE = 0.05
 """Of the time may go into reading nodes and pods, of which a cluster has many thousands."""
 PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that take room."""
+UNMOUNTED = ("FailedAttachVolume", "FailedMount", "FailedCreatePodSandBox")
 SUMMARY = "Unable to attach or mount volumes"
 """How the event begins that says least."""
 FORBIDDEN_SECONDS = 600.0
@@ -35,14 +38,35 @@ class Troubles:
         self._said: dict[tuple[str, ...], tuple[float, Mapping[str, str]]] = {}
         """By namespace and reasons: until when it holds, and what events say of these uids."""
         self._rooms: tuple[float, Rooms | None] = 0.0, None
+        self._asking, self._mute = asyncio.Lock(), 0.0
+        """Until when no node is asked for."""
+        self._nodes: dict[str, tuple[float, Node | None]] = {}
+        """Until when it holds, and what it is."""
 
     async def failures(self, namespace: str) -> Mapping[str, str]:
         """Uid of a workload -> why it cannot make a pod, in the API server's words."""
         return await self._events(namespace, "FailedCreate")
 
     async def unmounted(self, namespace: str) -> Mapping[str, str]:
-        """Uid of a pod -> why it has no volume, in the words of its node."""
-        return await self._events(namespace, "FailedAttachVolume", "FailedMount")
+        """Uid of a pod -> why nothing is set up for it, in the words of its node."""
+        return await self._events(namespace, *UNMOUNTED)
+
+    async def nodes(self, names: Collection[str]) -> Mapping[str, Node | None]:
+        """Those of these names that can be asked for."""
+        async with self._asking:
+            now = time.monotonic()
+            self._nodes = {name: one for name, one in self._nodes.items() if now < one[0]}
+            for name in sorted({*names} - self._nodes.keys()):
+                if now < self._mute:
+                    break
+                try:
+                    listed = await self._cluster.listed("Node", fields=f"metadata.name={name}")
+                except RefusedError as error:
+                    self._mute = now + _pause(error)
+                    break
+                found = node(listed[0]) if listed else None
+                self._nodes[name] = now + NODE_SECONDS, found
+            return {name: self._nodes[name][1] for name in names if name in self._nodes}
 
     async def _events(self, *about: str) -> Mapping[str, str]:
         """A namespace, and reasons."""

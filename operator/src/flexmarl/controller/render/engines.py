@@ -39,6 +39,7 @@ def engines(
             policies=tuple(policies),
             pool=at.pool,
             template=template(spec.roles.engine.template, pool),
+            startup_seconds=spec.roles.engine.startup_seconds,
             resources=resources(
                 pool, HEAVY if kind is EngineKind.TRANSFORMERS else {}, network(spec, pool)
             ),

@@ -17,7 +17,13 @@ from flexmarl.controller.render.shared import service
 def experience(subject: Subject, installation: Installation) -> list[Manifest]:
     name, role = subject.child("experience"), subject.job.spec.roles.experience
     env = {} if subject.job.spec.store.url else {"store_url": _store(subject)}
-    pods = Pods(EXPERIENCE, installation.images["slim"], env, template=role.template)
+    pods = Pods(
+        EXPERIENCE,
+        installation.images["slim"],
+        env,
+        template=role.template,
+        startup_seconds=role.startup_seconds,
+    )
     match = selector(subject.name, EXPERIENCE)
     spec = {
         "replicas": 1,

@@ -48,6 +48,7 @@ def orchestrator(
         installation.images["slim"],
         env,
         template=role.template,
+        startup_seconds=role.startup_seconds,
         restart="Never",
         run_claim=True,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.job import STARTUP_SECONDS, MARLJob
 from flexmarl.contracts.preparation import State
 from flexmarl.controller.names import Manifest, child, labels, owner
 
@@ -94,6 +94,7 @@ class Pods:
     resources: Manifest = field(default_factory=dict)
     placement: Manifest = field(default_factory=dict)
     restart: str = "Always"
+    startup_seconds: int = STARTUP_SECONDS
     run_claim: bool = False
     policies: tuple[str, ...] = ()
     """Whose models or tokenizers they read."""
@@ -126,14 +127,14 @@ def from_secret(name: str, key: str) -> Manifest:
     return {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
-def probes(port: int) -> Manifest:
+def probes(port: int, startup_seconds: int) -> Manifest:
     check = {"grpc": {"port": port}}
     return {
         "startupProbe": {
             **check,
             "periodSeconds": 1,
             "timeoutSeconds": 5,
-            "failureThreshold": 1800,
+            "failureThreshold": startup_seconds,
         },
         "readinessProbe": {**check, "periodSeconds": 5, "timeoutSeconds": 5},
         "livenessProbe": {

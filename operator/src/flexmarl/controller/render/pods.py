@@ -68,7 +68,7 @@ def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Ma
             {"name": "grpc", "containerPort": PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
         ],
-        **probes(PORT),
+        **probes(PORT, pods.startup_seconds),
         "resources": pods.resources or {"requests": {"cpu": "50m", "memory": "192Mi"}},
         "securityContext": locked_down(),
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -50,6 +50,7 @@ def trainers(
             env,
             pool=at.pool,
             template=template(spec.roles.trainer.template, pool),
+            startup_seconds=spec.roles.trainer.startup_seconds,
             sidecars=(weights(subject, installation),),
             volumes=(
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm.size}},

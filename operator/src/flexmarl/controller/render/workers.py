@@ -15,7 +15,14 @@ def workers(subject: Subject, installation: Installation) -> list[Manifest]:
     image = (code.image if code else None) or installation.images["slim"]
     env = {"experience": experience_address(subject)}
     policies = tuple(subject.job.spec.local_policies)
-    pods = Pods(WORKER, image, env, template=role.template, policies=policies)
+    pods = Pods(
+        WORKER,
+        image,
+        env,
+        template=role.template,
+        startup_seconds=role.startup_seconds,
+        policies=policies,
+    )
     match = selector(subject.name, WORKER)
     spec = {"replicas": role.replicas, "selector": {"matchLabels": match}}
     return [

@@ -15,6 +15,8 @@ containers by name, volumes and env as well, but these as a whole. The main cont
 
 
 class PoolRole(StrEnum):
+    """A pod holds an engine or a training slot; pools of both may be on the same nodes."""
+
     ENGINE = "engine"
     TRAINER = "trainer"
 

@@ -13,13 +13,13 @@ from flexmarl.contracts.problems import Problem, format_path, nearest, one_of, s
 from flexmarl.contracts.quantities import mebibytes, quantity
 from flexmarl.contracts.sizes import PROCESS_BYTES
 
+POD_ROLES = ("orchestrator", "worker", "engine", "trainer", "experience")
 CLUSTER_FIELDS = (
     ("suspend",), ("suspendTimeout",), ("managedBy",), ("activeDeadlineSeconds",),
     ("ttlSecondsAfterFinished",), ("cache",), ("shm",), ("network",), ("gang",),
     ("store", "secretRef"), ("data", "secretRef"), ("eval", "data", "secretRef"),
     ("checkpoint", "claim"), ("code", "image"), ("code", "configMap"), ("code", "git"),
-    *(("roles", role, "template")
-      for role in ("orchestrator", "worker", "engine", "trainer", "experience")),
+    *(("roles", role, key) for role in POD_ROLES for key in ("template", "startupSeconds")),
 )  # fmt: skip
 """Below spec: without a meaning on one machine."""
 POOL_FIELDS = ("gpus", "gpuResource", "nodeSelector", "tolerations", "max", "template")
@@ -198,6 +198,20 @@ def host_networks_have_room(spec: Place) -> Iterator[Problem]:
         )
 
 
+def templates_leave_the_network_alone(spec: Place) -> Iterator[Problem]:
+    """On its node's network a pod finds nobody by the cluster's names, and its ports clash."""
+    templates = [spec["roles"][role]["template"] for role in POD_ROLES]
+    templates += [pool["template"] for pool in spec["pools"].items()]
+    for template in templates:
+        host = template["spec"]["hostNetwork"]
+        if host.value is True:
+            yield Problem(
+                host.path,
+                "a template cannot put pods on their nodes' network",
+                "remove it; spec.network.hostNetwork does so for trainers and engines with gpus",
+            )
+
+
 def trainers_have_memory(spec: Place) -> Iterator[Problem]:
     """A pod must be allowed what is asked for it: a process, and shared memory."""
     size = spec["shm"]["size"].text() or str(ShmSpec.model_fields["size"].default)
@@ -238,5 +252,6 @@ CLUSTER_RULES = (
     secrets_are_for_what_is_fetched,
     one_origin_of_code,
     host_networks_have_room,
+    templates_leave_the_network_alone,
     trainers_have_memory,
 )

@@ -31,7 +31,10 @@ DEFAULTED = {
     "ClaimSpec", "SecretKey",
 }  # fmt: skip
 """Models whose plain defaults the API server fills in."""
-NOT_DEFAULTED = {("PoolSpec", "gpuResource"), ("CheckpointSpec", "uri")}
+NOT_DEFAULTED = {
+    ("PoolSpec", "gpuResource"), ("CheckpointSpec", "uri"),
+    ("ReplicatedRoleSpec", "startupSeconds"),
+}  # fmt: skip
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 KEPT = ("minLength", "maxLength", "minItems", "maxItems", "enum", "format", PRESERVE)
 LONGEST_TEXT = 65536

@@ -140,9 +140,15 @@ class RoleSpec(Model):
     restart_policy: RestartPolicy = RestartPolicy()
 
 
+STARTUP_SECONDS = 1800
+
+
 class PodRoleSpec(RoleSpec):
     template: PodTemplate | None = None
     """On a cluster: laid over the role's pod template."""
+    startup_seconds: Annotated[int, Field(ge=1, le=86400)] = STARTUP_SECONDS
+    """On a cluster: so long its process may take from its start until it answers, for example to
+    load a model; then it is ended, and started again within its policy."""
 
 
 class ReplicatedRoleSpec(PodRoleSpec):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 CONTAINER = "preflight"
 PASSING = 75
@@ -107,6 +107,22 @@ class Found:
     kind: Kind
     fetching: bool = False
     """While something was fetched; else of the pod itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How far a transfer is: what its process logs from time to time, as `EVENT`. Until the
+    process ends, its log is all that can be read of it."""
+
+    EVENT: ClassVar[str] = "fetching"
+    WAITING: ClassVar[str] = "waiting for another process that fetches the same"
+    INTERRUPTED: ClassVar[str] = "interrupted, going on"
+    """With `uri` and `why`."""
+
+    uri: str
+    done_mib: int
+    of_mib: int
+    mib_per_second: float
 
 
 @dataclass(frozen=True, slots=True)

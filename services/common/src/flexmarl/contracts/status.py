@@ -45,6 +45,14 @@ class PoolStatus(Model):
     max: int
 
 
+class ContainerEnds(Model):
+    """Those that are counted."""
+
+    all: int
+    crashes: int
+    """Of them: the others waited for what they need, or their node was at fault."""
+
+
 class JobStatus(Model):
     """Where the job is, written by the controller alone."""
 
@@ -79,5 +87,8 @@ class JobStatus(Model):
     restarts: dict[str, int] | None = None
     """By role, of all pods there ever were."""
     restarts_total: int = 0
+    """Of them all. What only waits to begin, or is started elsewhere, is no restart."""
     restarts_seen: dict[str, int] | None = None
     """By uid of a living pod: those that are counted."""
+    ends: dict[str, ContainerEnds] | None = None
+    """By uid of a living pod and name of a container."""

@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import structlog
 
+from flexmarl.contracts.preparation import Fetching
 from flexmarl.fetch.errors import FetchError, InterruptedReadError, Reason, of_os
 from flexmarl.fetch.remote import Digest, Remote, RemoteFile
 from flexmarl.fetch.versions import NEWEST, choose, chosen, folder_for
@@ -126,13 +127,18 @@ def _make(
 
 def _watch(uri: str, jobs: Sequence[Future[None]], transfer: Transfer) -> None:
     """Until all are done or one has failed; says how far it is from time to time."""
+    before, at = transfer.done - transfer.resumed, time.monotonic()
     while True:
         done, rest = wait(jobs, timeout=REPORT_SECONDS, return_when=FIRST_EXCEPTION)
         for job in done:
             job.result()
         if not rest:
             return
-        log.info("fetching", uri=uri, done_mib=transfer.done >> 20, of_mib=transfer.total >> 20)
+        brought, now = transfer.done - transfer.resumed, time.monotonic()
+        rate = max(0, brought - before) / (now - at) / (1 << 20)
+        before, at = brought, now
+        mib = transfer.done >> 20, transfer.total >> 20
+        log.info(Fetching.EVENT, **asdict(Fetching(uri, *mib, float(f"{rate:.3g}"))))
 
 
 def _bring(remote: Remote, file: RemoteFile, partial: Path, transfer: Transfer) -> None:
@@ -212,7 +218,7 @@ def _pause(uri: str, failures: int, error: InterruptedReadError, attempts: int =
     if failures >= (attempts or ATTEMPTS):
         says = f"cannot be reached: {error}; check the network and the address"
         raise FetchError(uri, Reason.UNREACHABLE, says) from error
-    log.warning("interrupted, going on", uri=uri, why=str(error), attempt=failures)
+    log.warning(Fetching.INTERRUPTED, uri=uri, why=str(error), attempt=failures)
     time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1)))
 
 
@@ -270,7 +276,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info("waiting for another process that fetches the same", folder=str(folder))
+            log.info(Fetching.WAITING, folder=str(folder))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -12,8 +12,14 @@ from prometheus_client import start_http_server
 from pydantic import ValidationError
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.contracts.preparation import PASSING
 from flexmarl.contracts.reading import JobFileError, served_job
-from flexmarl.runtime.errors import InvalidJobError, JobFailedError, UnavailableError
+from flexmarl.runtime.errors import (
+    InvalidJobError,
+    JobFailedError,
+    NotBegunError,
+    UnavailableError,
+)
 from flexmarl.runtime.logging import configure
 from flexmarl.runtime.names import RESOLVER, with_whole_names
 from flexmarl.runtime.process import HOPELESS, run_until_signalled
@@ -68,13 +74,15 @@ def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:
 @contextmanager
 def hopeless_exit() -> Iterator[None]:
     """Ends the process for errors that are no bug, the last line says which: with HOPELESS when no
-    restart mends it, with 1 when what it needs does not answer."""
+    restart mends it, with PASSING when what it needs to begin does not answer, with 1 when that
+    ceased to."""
     try:
         yield
     except* HOPELESS_ERRORS as errors:
         reason, code = str(_first(errors)), HOPELESS
     except* UnavailableError as errors:  # what a restart may mend outranks what it does not
-        reason, code = str(_first(errors)), 1
+        first = _first(errors)
+        reason, code = str(first), PASSING if isinstance(first, NotBegunError) else 1
     else:
         return
     print(" ".join(reason.split()), file=sys.stderr)

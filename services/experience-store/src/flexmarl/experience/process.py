@@ -11,7 +11,7 @@ from flexmarl.experience.keys import job_tag
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
 from flexmarl.runtime import main as runtime
-from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.errors import InvalidJobError, NotBegunError, UnavailableError
 from flexmarl.runtime.grpc import serving
 from flexmarl.runtime.settings import Settings
 
@@ -24,7 +24,7 @@ async def body(settings: Settings, job: MARLJob) -> None:
     """Serve until cancelled.
 
     InvalidJobError: groups would not be safe in the server, or not even short steps fit.
-    JobFailedError: a step does not fit.
+    JobFailedError: a step does not fit. NotBegunError: the server does not answer.
     """
     url = settings.store_url or job.spec.store.url
     if not url:
@@ -39,16 +39,19 @@ async def body(settings: Settings, job: MARLJob) -> None:
         alone=url.startswith("unix:"),
         ca_file=settings.base_dir / ca_file if ca_file else None,
     ) as store:
-        async for attempt in stamina.retry_context(
-            on=UnavailableError,
-            attempts=None,
-            timeout=START_SECONDS,
-            wait_initial=0.05,
-            wait_max=1.0,
-            wait_jitter=0.05,
-        ):
-            with attempt:
-                server = await _checked(store, waits=url != spec.store.url)
+        try:
+            async for attempt in stamina.retry_context(
+                on=UnavailableError,
+                attempts=None,
+                timeout=START_SECONDS,
+                wait_initial=0.05,
+                wait_max=1.0,
+                wait_jitter=0.05,
+            ):
+                with attempt:
+                    server = await _checked(store, waits=url != spec.store.url)
+        except UnavailableError as error:
+            raise NotBegunError(str(error)) from error
         check_capacity(spec, server.max_memory)
         async with serving(
             register(store),
