@@ -31,8 +31,9 @@ class Kubelet:
     node: str
     claim: Path
     """What pods have mounted."""
-    logs: dict[tuple[str, str], Sequence[str | float]] = field(default_factory=dict)
-    """By pod and container: pieces of text, and seconds before the next."""
+    logs: dict[tuple[str, str], Sequence[str | float | None]] = field(default_factory=dict)
+    """By pod and container: pieces of text, and seconds before the next; None: the first reader's
+    connection breaks here."""
     asked: list[dict[str, str]] = field(default_factory=list)
     """How logs were asked for."""
     ending: set[str] = field(default_factory=set)
@@ -57,12 +58,14 @@ class Kubelet:
         await self.cluster.call("POST", self.pods, body=pod)
         await self.says(name, "Running", main={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
 
-    async def says(self, name: str, phase: str, **states: dict[str, Any]) -> None:
+    async def says(
+        self, name: str, phase: str, *, restarts: int = 0, **states: dict[str, Any]
+    ) -> None:
         """Of containers; `main` is one, the others prepare the pod."""
 
         def status(container: str) -> dict[str, Any]:
             state = states[container]
-            about = {"name": container, "image": "", "imageID": "", "restartCount": 0}
+            about = {"name": container, "image": "", "imageID": "", "restartCount": restarts}
             return {**about, "ready": "running" in state, "state": state}
 
         body = {
@@ -90,17 +93,25 @@ class Kubelet:
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         pod, container = (request.match_info[name] for name in ("pod", "container"))
-        self.asked.append({"pod": pod, "container": container, **request.query})
+        here = {"pod": pod, "container": container}
+        first = not any(here.items() <= one.items() for one in self.asked)
+        self.asked.append({**here, **request.query})
         if (pod, container) not in self.logs:
             raise web.HTTPNotFound(text=f"{pod} is not known to this node")
         response = web.StreamResponse()
         await response.prepare(request)
+        written = 0
         with suppress(ConnectionError):  # who asked has seen enough
             for piece in self.logs[pod, container]:
                 if isinstance(piece, str):
-                    await response.write(piece.encode())
-                else:
+                    # All of one second: sinceTime leaves none out.
+                    stamped, written = timed(piece, written)
+                    text = stamped if "timestamps" in request.query else piece
+                    await response.write(text.encode())
+                elif piece is not None:
                     await asyncio.sleep(piece)
+                elif first and request.transport is not None:
+                    request.transport.abort()
         return response
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
@@ -125,6 +136,14 @@ class Kubelet:
         await socket.send_bytes(OUTCOME + json.dumps(outcome).encode())
         await socket.close()
         return socket
+
+
+def timed(lines: str, before: int) -> tuple[str, int]:
+    """Whole lines, each with its time; how many there have been."""
+    split = lines.splitlines(keepends=True)
+    stamps = (f"2026-01-01T00:00:00.{number:09}Z" for number in range(before, 10**9))
+    joined = "".join(f"{stamp} {line}" for stamp, line in zip(stamps, split, strict=False))
+    return joined, before + len(split)
 
 
 @asynccontextmanager

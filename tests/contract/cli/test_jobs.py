@@ -65,24 +65,6 @@ async def test_what_a_cluster_refuses_is_told_in_words(
     assert (said.code, "kubectl create namespace" in said.err) == (2, True), said
 
 
-async def test_who_may_not_is_told_which_role_to_ask_for(
-    world: World, flexmarl: Terminal, written: Path
-) -> None:
-    accounts = f"/api/v1/namespaces/{world.namespace}/serviceaccounts"
-    await world.cluster.call("POST", accounts, body={"metadata": {"name": "eve"}})
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    told = await world.cluster.call("POST", f"{accounts}/eve/token", body=asked)
-    config = json.loads(flexmarl.kubeconfig.read_text())
-    for user in config["users"]:
-        user["user"] = {"token": told["status"]["token"]}
-    flexmarl.kubeconfig = flexmarl.folder / "kubeconfig"
-    flexmarl.kubeconfig.write_text(json.dumps(config))
-    for command in (("apply", "job.yaml"), ("status", "tiny"), ("suspend", "tiny")):
-        said = await flexmarl(*command)
-        assert said.code == 1
-        assert "Ask for a role that edits marljobs" in said.err
-
-
 async def test_a_job_is_suspended_and_resumed_and_says_each_sentence_once(
     world: World, flexmarl: Terminal, written: Path
 ) -> None:

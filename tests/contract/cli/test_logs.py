@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.contract.cli.conftest import Terminal
@@ -14,6 +13,7 @@ from tests.contract.controller.bad_jobs import sound
 from tests.contract.controller.conftest import World
 
 from flexmarl.cli import cluster
+from flexmarl.cli.connection import connected
 from flexmarl.cli.refusals import RefusalError
 from flexmarl.controller.names import Manifest, labels
 
@@ -32,6 +32,17 @@ async def job(world: World, node: Kubelet) -> Manifest:
     return found
 
 
+async def ends(world: World, phase: str = "Complete") -> None:
+    status = {
+        "phase": phase,
+        "reason": "Said",
+        "message": "by a test",
+        "observedGeneration": 1,
+        "conditions": [],
+    }
+    await world.change(f"{world.path}/tiny/status", {"status": status})
+
+
 @pytest.mark.usefixtures("job")
 async def test_every_line_names_its_pod_and_a_role_may_have_the_job_files_name(
     flexmarl: Terminal, node: Kubelet
@@ -47,25 +58,14 @@ async def test_every_line_names_its_pod_and_a_role_may_have_the_job_files_name(
 
 @pytest.mark.usefixtures("job")
 async def test_a_pod_that_is_gone_ends_nobody_elses_lines(
-    flexmarl: Terminal, node: Kubelet
+    world: World, flexmarl: Terminal, node: Kubelet
 ) -> None:
     del node.logs[ENGINE, "main"]
+    await ends(world)
     for follow in ((), ("--follow",)):
         said = await flexmarl("logs", "tiny", *follow)
-        assert said.out == f"{WORKER} | three\n"
+        assert (said.code, said.out) == (0, f"{WORKER} | three\n")
         assert said.err.startswith(f"{ENGINE}: ")
-
-
-@pytest.mark.usefixtures("job")
-async def test_what_is_followed_ends_with_its_containers(flexmarl: Terminal, node: Kubelet) -> None:
-    node.logs[ENGINE, "main"] = ["one\n", 1.0, "two\n"]
-    said = await flexmarl("logs", "tiny", "--follow", "--tail", "7")
-    assert sorted(said.out.splitlines()) == [
-        f"{ENGINE} | one",
-        f"{ENGINE} | two",
-        f"{WORKER} | three",
-    ]
-    assert {(one["follow"], one["tailLines"]) for one in node.asked} == {("true", "7")}
 
 
 @pytest.mark.usefixtures("job")
@@ -112,15 +112,14 @@ async def test_a_log_may_take_long_but_not_be_silent(
     world: World, node: Kubelet, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    monkeypatch.setattr(cluster, "SECONDS", 2)
-    how: dict[str, Any] = {"follow": False, "tail": None, "previous": False}
+    monkeypatch.setattr(cluster, "SECONDS", 2.0)
     piece = "x" * 99 + "\n"
     node.logs[ENGINE, "main"] = [piece * 1000, 1.0] * 4
-    async with cluster.connected(world.namespace, None) as here:
-        assert len([line async for line in here.log(ENGINE, "main", **how)]) == 4000
+    async with connected(world.namespace, None) as here:
+        assert len([line async for line in here.log(ENGINE, "main")]) == 4000
         node.logs[ENGINE, "main"] = [piece * 1000, 6.0, piece]
         with pytest.raises(RefusalError, match="the log broke off: Timeout"):
-            assert len([line async for line in here.log(ENGINE, "main", **how)]) == 0
+            assert len([line async for line in here.log(ENGINE, "main")]) == 0
 
 
 async def test_of_pods_that_are_gone_the_kept_end_is_shown_as_far_as_wanted(

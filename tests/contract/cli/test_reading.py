@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -130,3 +131,23 @@ async def test_a_quota_that_refuses_the_reader_is_named(
 async def test_what_is_not_there_is_told(world: World, flexmarl: Terminal, named: str) -> None:
     said = await flexmarl("report", "tiny", "--claim", named)
     assert (said.code, f"There is no claim {named}" in said.err) == (1, True), said
+
+
+async def test_a_command_that_is_ended_takes_the_pod_that_it_has_made_with_it(
+    world: World, flexmarl: Terminal, node: Kubelet
+) -> None:
+    await started(world, node, job())
+    await world.change(f"{world.path}/tiny", {"spec": {"suspend": True}})
+    await world.until(Key(world.namespace, "tiny"), "Suspended")
+    await bound(world, "tiny-run")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process = await flexmarl.start("report", "tiny", stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(60):
+            made: list[Any] = []
+            while not made:
+                await asyncio.sleep(0.1)
+                made = await world.cluster.listed("Pod", world.namespace, labels=READS)
+            process.send_signal(number)
+            await process.communicate()
+        assert process.returncode == 130, number
+        assert not await world.cluster.listed("Pod", world.namespace, labels=READS), number

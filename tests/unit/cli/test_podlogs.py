@@ -88,27 +88,25 @@ class Logs:
             yield line
 
 
-async def shown(follow: bool, **pods: str | Exception) -> bool:
+async def shown(**pods: str | Exception) -> bool:
     cluster = cast(Cluster, Logs(**pods))
-    return await show_pods(cluster, [pod(name) for name in pods], Wanted(follow=follow))
+    return await show_pods(cluster, [pod(name) for name in pods], Wanted())
 
 
-@pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize(("status", "fine"), [(404, True), (500, False), (0, False)])
 async def test_a_log_that_cannot_be_read_ends_nobody_elses(
-    follow: bool, status: int, fine: bool, capsys: pytest.CaptureFixture[str]
+    status: int, fine: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await shown(follow, a="1", b=RefusalError("it broke off", status), c="2") is fine
+    assert await shown(a="1", b=RefusalError("it broke off", status), c="2") is fine
     said = capsys.readouterr()
     assert sorted(said.out.splitlines()) == ["a | 1", "c | 2"]
     assert said.err == "b: it broke off\n"
 
 
-@pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize(
     "error", [RefusalError("you may not", 403), CommandError("no cluster"), BrokenPipeError()]
 )
-async def test_what_ends_all_of_them_is_raised_as_it_is(follow: bool, error: Exception) -> None:
+async def test_what_ends_all_of_them_is_raised_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
-        await shown(follow, a=error, b=error)
+        await shown(a=error, b=error)
     assert raised.value is error

@@ -6,6 +6,8 @@ runs, so that `flexmarl --help` answers at once. A command with subcommands brin
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import typer
@@ -70,6 +72,7 @@ class Commands(TyperGroup):
         except typer.Exit:  # before what is imported for errors
             raise
         except BrokenPipeError:  # the reader, `head` for one, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
             from flexmarl.runtime.errors import FlexMARLError, InvalidRequestError

@@ -1,170 +1,138 @@
-"""A cluster as the commands see it: the MARLJobs and pods of one namespace, errors in words."""
+"""A cluster as the commands see it: the MARLJobs and pods of one namespace, errors in words.
+
+Plain requests: the Kubernetes client takes a second to load.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
 import aiohttp
-import yaml
-from kubernetes.aio import client, config
-from kubernetes.aio.config.config_exception import ConfigException
-from kubernetes.aio.stream.ws_client import (
-    ERROR_CHANNEL,
-    STDERR_CHANNEL,
-    STDOUT_CHANNEL,
-    WsApiClient,
+
+from flexmarl.cli.login import Login
+from flexmarl.cli.refusals import (
+    Doing,
+    Object,
+    RefusalError,
+    UnreachableError,
+    details,
+    parsed,
+    refusal,
 )
+from flexmarl.contracts.api import API_VERSION
+from flexmarl.contracts.problems import did_you_mean
+from flexmarl.controller.names import JOB_LABEL, ROLE_LABEL
 
-from flexmarl.cli.commands.target import has_kubeconfig, kubeconfig
-from flexmarl.cli.console import CommandError
-from flexmarl.cli.pack import JOB_LABEL
-from flexmarl.cli.refusals import Doing, Object, RefusalError, details, parsed, refusal
-from flexmarl.contracts.job import GROUP, VERSION
-
-PLURAL = "marljobs"
+JOBS, CLAIMS, MAPS = "marljobs", "persistentvolumeclaims", "configmaps"
 MANAGER = "flexmarl-cli"
-SECONDS = 30
+SECONDS = 30.0
 """Deadline of a request."""
-Call = Callable[..., Coroutine[Any, Any, aiohttp.ClientResponse]]
-ResultT = TypeVar("ResultT")
+CONNECT_SECONDS = 10.0
+"""Of these, until somebody is there at all."""
+NAMED = 10
+"""Jobs of a namespace, to who asked for another."""
+METHODS = {"get": "GET", "list": "GET", "patch": "PATCH", "create": "POST", "delete": "DELETE"}
+STDOUT, STDERR, OUTCOME = 1, 2, 3
+"""Channels of a command in a pod."""
+APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+Query = Sequence[tuple[str, str]]
+STRICT: Query = (("fieldManager", MANAGER), ("fieldValidation", "Strict"))
+FORCE: Query = (("force", "true"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    login: Login
+    options: Mapping[str, Any]
+    """Of every request: how it is reached."""
 
 
 class Cluster:
-    """One namespace of the cluster that a kubeconfig names."""
+    """One namespace of a cluster."""
 
-    def __init__(self, api: client.ApiClient, namespace: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, server: Server, namespace: str) -> None:
         self.namespace = namespace
-        self._api = api
-        self._jobs = client.CustomObjectsApi(api)
-        self._core = client.CoreV1Api(api)
+        self._session, self._server = session, server
 
     async def job(self, name: str) -> Object:
         """The MARLJob; CommandError: there is none."""
         found = await self.find_job(name)
         if found is not None:
             return found
-        there = await self._answer(
-            Doing("list", PLURAL),
-            self._jobs.list_namespaced_custom_object_without_preload_content,
-            *(GROUP, VERSION, self.namespace, PLURAL),
-        )
-        names = [one["metadata"]["name"] for one in there["items"]]
-        raise CommandError(
-            f'There is no MARLJob "{name}" in namespace {self.namespace}; '
-            f"there is {', '.join(names) or 'none yet'}"
-        )
+        others = await self._others(name)
+        text = f'There is no MARLJob "{name}" in namespace {self.namespace}{others}'
+        raise RefusalError(text, 404)
 
     async def find_job(self, name: str) -> Object | None:
         """The MARLJob, None if there is none of the name."""
-        return (
-            await self._answer(
-                Doing("get", PLURAL, name),
-                self._jobs.get_namespaced_custom_object_without_preload_content,
-                *(GROUP, VERSION, self.namespace, PLURAL, name),
-                may_lack=True,
-            )
-            or None
-        )
+        return await self._find(JOBS, name)
 
     async def apply_job(self, job: Object, *, force: bool = False, dry_run: bool = False) -> Object:
         """Server-side apply, unknown fields refused; the job as it then is."""
-        options: Object = {"dry_run": "All"} if dry_run else {}
-        return await self._answer(
-            Doing("patch", PLURAL, job["metadata"]["name"]),
-            self._jobs.patch_namespaced_custom_object_without_preload_content,
-            *(GROUP, VERSION, self.namespace, PLURAL, job["metadata"]["name"], job),
-            field_manager=MANAGER,
-            field_validation="Strict",
-            force=force,
-            _content_type="application/apply-patch+yaml",
-            **options,
-        )
+        query = [*STRICT, *(FORCE if force else ()), *([("dryRun", "All")] if dry_run else [])]
+        doing = Doing("patch", JOBS, job["metadata"]["name"])
+        return await self._call(doing, job, query=query, content=APPLY)
 
     async def change_job(self, name: str, spec: Object) -> Object:
         """The job with these fields of its spec changed."""
-        return await self._answer(
-            Doing("patch", PLURAL, name),
-            self._jobs.patch_namespaced_custom_object_without_preload_content,
-            *(GROUP, VERSION, self.namespace, PLURAL, name, {"spec": spec}),
-            field_manager=MANAGER,
-            field_validation="Strict",
-            _content_type="application/merge-patch+json",
-        )
+        doing = Doing("patch", JOBS, name)
+        return await self._call(doing, {"spec": spec}, query=STRICT, content=MERGE)
 
     async def apply_config_map(self, config_map: Object) -> None:
-        await self._answer(
-            Doing("patch", "configmaps", config_map["metadata"]["name"]),
-            self._core.patch_namespaced_config_map_without_preload_content,
-            *(config_map["metadata"]["name"], self.namespace, config_map),
-            field_manager=MANAGER,
-            field_validation="Strict",
-            force=True,  # its name says what it holds
-            _content_type="application/apply-patch+yaml",
-        )
+        doing = Doing("patch", MAPS, config_map["metadata"]["name"])
+        # By force: its name says what it holds.
+        await self._call(doing, config_map, query=[*STRICT, *FORCE], content=APPLY)
 
     async def pods(self, job: str, role: str = "") -> list[Object]:
         """Those of a job that are there, oldest first."""
-        selector = f"{JOB_LABEL}={job}" + (f",flexmarl.io/role={role}" if role else "")
-        found = await self._answer(
-            Doing("list", "pods"),
-            self._core.list_namespaced_pod_without_preload_content,
-            self.namespace,
-            label_selector=selector,
-        )
+        selector = f"{JOB_LABEL}={job}" + (f",{ROLE_LABEL}={role}" if role else "")
+        found = await self._call(Doing("list", "pods"), query=[("labelSelector", selector)])
         return sorted(found["items"], key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     async def claim(self, name: str) -> Object | None:
-        call = self._core.read_namespaced_persistent_volume_claim_without_preload_content
-        doing = Doing("get", "persistentvolumeclaims", name)
-        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
+        return await self._find(CLAIMS, name)
 
     async def config_map(self, name: str) -> Object | None:
-        call = self._core.read_namespaced_config_map_without_preload_content
-        doing = Doing("get", "configmaps", name)
-        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
+        return await self._find(MAPS, name)
 
     async def pod(self, name: str) -> Object | None:
-        call = self._core.read_namespaced_pod_without_preload_content
-        doing = Doing("get", "pods", name)
-        return await self._answer(doing, call, name, self.namespace, may_lack=True) or None
+        return await self._find("pods", name)
 
     async def create_pod(self, pod: Object) -> None:
-        call = self._core.create_namespaced_pod_without_preload_content
-        doing = Doing("create", "pods", pod["metadata"]["name"])
-        await self._answer(doing, call, self.namespace, pod)
+        await self._call(Doing("create", "pods", pod["metadata"]["name"]), pod)
 
     async def delete_pod(self, name: str) -> None:
-        call = self._core.delete_namespaced_pod_without_preload_content
-        doing = Doing("delete", "pods", name)
-        await self._answer(doing, call, name, self.namespace, may_lack=True)
+        await self._call(Doing("delete", "pods", name), may_lack=True)
 
     async def output(self, pod: str, container: str, command: list[str]) -> AsyncIterator[bytes]:
         """What a command writes in a pod, piece by piece; CommandError: it failed."""
         doing = Doing("create", "pods/exec", pod)
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
-        _, url, headers, *_ = await self._api.param_serialize(
-            "GET",
-            f"/api/v1/namespaces/{self.namespace}/pods/{pod}/exec",
-            query_params=query,
-            auth_settings=["BearerToken"],
-        )
         said, outcome = b"", b""
+        headers = await self._server.login.headers()
         try:
-            async with (
-                WsApiClient(self._api.configuration, heartbeat=SECONDS) as api,  # type: ignore[no-untyped-call]
-                await api.request("GET", url, headers=headers, _preload_content=False) as socket,
-            ):
+            async with self._session.ws_connect(
+                self._server.url + self._path(doing),
+                params=query,
+                headers=headers,
+                protocols=["v4.channel.k8s.io"],
+                heartbeat=SECONDS,
+                **self._server.options,
+            ) as socket:
                 async for message in socket:
                     channel, data = message.data[0], message.data[1:]
-                    if channel == STDOUT_CHANNEL and data:
+                    if channel == STDOUT and data:
                         yield data
-                    elif channel == STDERR_CHANNEL:
+                    elif channel == STDERR:
                         said = (said + data)[-2000:]
-                    elif channel == ERROR_CHANNEL:
+                    elif channel == OUTCOME:
                         outcome += data
         except aiohttp.WSServerHandshakeError as error:
             # Without what the server says: a handshake has no body.
@@ -173,121 +141,145 @@ class Cluster:
             raise self._unreachable(error) from error
         if parsed(outcome).get("status") != "Success":
             words = said.decode(errors="replace").strip() or parsed(outcome).get("message")
-            raise CommandError(f"{pod}: {words or 'the connection ended early'}")
+            raise RefusalError(f"{pod}: {words or 'the connection ended early'}")
 
     async def log(
-        self, pod: str, container: str, *, follow: bool, tail: int | None, previous: bool
+        self,
+        pod: str,
+        container: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        since: str = "",
     ) -> AsyncIterator[str]:
-        """Its lines; with `follow` also those to come, until the container ends."""
-        flags = {"follow": follow, "previous": previous}
+        """Its lines; with `follow` each with its time, also those to come until it ends.
+
+        `since`: such a time; lines of that very second may come again.
+        """
+        flags = {"follow": follow, "timestamps": follow, "previous": previous}
         query = [("container", container), *((name, "true") for name, on in flags.items() if on)]
         query += [] if tail is None else [("tailLines", str(tail))]
-        silence = None if follow else SECONDS
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS, sock_read=silence)
-        where = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
-        answer = await self._ask(self._get, where, query, _request_timeout=timeout)
-        try:
-            if answer.status >= 400:
-                doing = Doing("get", "pods/log", pod)
-                raise refusal(answer.status, parsed(await answer.read()), self.namespace, doing)
-            async for line in _lines(answer.content):
-                yield line
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise RefusalError(f"the log broke off: {_why(error)}") from error
-        finally:
-            answer.close()
+        query += [("sinceTime", since)] if since else []
+        doing = Doing("get", "pods/log", pod)
+        silence = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=None if follow else SECONDS
+        )
+        async with self._answer("GET", self._path(doing), query, deadline=silence) as answer:
+            try:
+                if answer.status >= 400:
+                    raise refusal(answer.status, parsed(await answer.read()), self.namespace, doing)
+                async for line in _lines(answer.content):
+                    yield line
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise RefusalError(f"the log broke off: {why(error)}") from error
 
-    async def _answer(
-        self, doing: Doing, call: Call, *arguments: Any, may_lack: bool = False, **options: Any
+    async def _others(self, name: str) -> str:
+        """Which jobs there are, for who asked for one that is not."""
+        try:
+            there = await self._call(Doing("list", JOBS))
+        except RefusalError as error:
+            if error.status == 403:  # who may see one need not see all
+                return ""
+            raise
+        names = [str(one["metadata"]["name"]) for one in there["items"]]
+        shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+        return did_you_mean(name, names) or f"; there is {', '.join(shown) or 'none yet'}"
+
+    async def _find(self, resource: str, name: str) -> Object | None:
+        return await self._call(Doing("get", resource, name), may_lack=True) or None
+
+    async def _call(
+        self,
+        doing: Doing,
+        body: Object | None = None,
+        *,
+        query: Query = (),
+        content: str = "application/json",
+        may_lack: bool = False,
     ) -> Object:
         """What the server says; empty where the object may lack and does."""
-        answer = await self._ask(call, *arguments, **options)
-        try:
-            told = parsed(await answer.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._unreachable(error) from error
-        finally:
-            answer.release()
+        method, path = METHODS[doing.verb], self._path(doing)
+        deadline = aiohttp.ClientTimeout(total=SECONDS, sock_connect=CONNECT_SECONDS)
+        async with self._answer(method, path, query, body, content, deadline=deadline) as answer:
+            try:
+                data = await answer.read()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise self._unreachable(error) from error
+        told = parsed(data)
         if answer.status == 404 and may_lack and details(told).get("name") == doing.name:
             return {}
         if answer.status >= 400:
             raise refusal(answer.status, told, self.namespace, doing)
+        if "kind" not in told:  # a page to log in at, for one
+            said = data[:100].decode(errors="replace").strip()
+            raise RefusalError(f"{self._server.url} is no API server: it says {said}")
         return told
 
-    async def _get(
-        self, where: str, query: list[tuple[str, str]], *, _request_timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
-        """With a deadline of its own kind, which the generated calls do not take."""
-        request = await self._api.param_serialize(
-            "GET", where, query_params=query, auth_settings=["BearerToken"]
-        )
-        answer = await self._api.call_api(*request, _request_timeout=_request_timeout)
-        response: aiohttp.ClientResponse = answer.response
-        return response
-
-    async def _ask(self, call: Call, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
-        options.setdefault("_request_timeout", SECONDS)
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Object | None = None,
+        content: str = "application/json",
+        *,
+        deadline: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Accept": "application/json, */*", **await self._server.login.headers()}
+        if body is not None:
+            headers["Content-Type"] = content
         try:
-            return await call(*arguments, **options)
+            answer = await self._session.request(
+                method,
+                self._server.url + path,
+                params=query,
+                headers=headers,
+                data=None if body is None else json.dumps(body),
+                timeout=deadline,
+                **self._server.options,
+            )
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._unreachable(error) from error
+        try:
+            yield answer
+        finally:
+            answer.close()
 
-    def _unreachable(self, error: Exception) -> CommandError:
-        host = self._api.configuration.host
-        return CommandError(
-            f"The cluster at {host} cannot be reached: {_why(error)}. Check your kubeconfig and "
-            "network"
+    def _path(self, doing: Doing) -> str:
+        resource, _, below = doing.resource.partition("/")
+        group = f"apis/{API_VERSION}" if resource == JOBS else "api/v1"
+        name = doing.name if doing.verb != "create" or below else ""
+        words = (group, "namespaces", quote(self.namespace, ""), resource, quote(name, ""), below)
+        return "".join(f"/{word}" for word in words if word)
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"The cluster at {self._server.url} cannot be reached: {why(error)}. Check your "
+            "kubeconfig and network"
         )
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
     """However long they are: aiohttp's own reader of lines has a limit."""
-    rest = b""
+    rest: list[bytes] = []
     async for chunk in content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        for line in more:
+            yield b"".join(rest).decode(errors="replace")
+            rest = [line]
+    if any(rest):
+        yield b"".join(rest).decode(errors="replace")
 
 
-def _why(error: Exception) -> str:
-    return str(error) or f"no answer within {SECONDS} s"
-
-
-@asynccontextmanager
-async def connected(namespace: str | None, context: str | None) -> AsyncIterator[Cluster]:
-    """The cluster of a kubeconfig's context; CommandError: there is none."""
-    place = kubeconfig()
-    if not has_kubeconfig():
-        raise CommandError(
-            f"There is no cluster to ask: no kubeconfig at {place}. Set KUBECONFIG, or look at a "
-            "run of this machine"
-        )
-    try:
-        contexts, active = config.list_kube_config_contexts(place)  # type: ignore[no-untyped-call]
-        chosen = next((one for one in contexts if one["name"] == context), active)
-        if context and chosen["name"] != context:
-            names = ", ".join(one["name"] for one in contexts)
-            raise CommandError(f'Your kubeconfig has no context "{context}"; it has {names}')
-        api = await config.new_client_from_config(  # type: ignore[no-untyped-call]
-            place, context=context, persist_config=False
-        )
-    except (ConfigException, OSError) as error:
-        raise CommandError(
-            f"The kubeconfig {place} names no cluster to ask: {error}. Mend it, or set KUBECONFIG "
-            "to another"
-        ) from error
-    except (yaml.YAMLError, TypeError, KeyError, ValueError, AttributeError) as error:
-        # The client takes a file for granted that is whole.
-        why = f": {' '.join(str(error).split())}" if isinstance(error, yaml.YAMLError) else ""
-        raise CommandError(
-            f"The kubeconfig {place} is empty or damaged{why}. Mend it, or set KUBECONFIG to "
-            "another"
-        ) from error
-    async with api:
-        yield Cluster(api, namespace or chosen["context"].get("namespace") or "default")
-
-
-def ask(call: Coroutine[Any, Any, ResultT]) -> ResultT:
-    return asyncio.run(call)
+def why(error: Exception) -> str:
+    """Without what Python objects stand for a connection."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            found = error.certificate_error
+            return str(getattr(found, "verify_message", "") or found)
+        case aiohttp.ClientConnectorError(os_error=OSError() as found):
+            return str(found.strerror or found)
+    return str(error) or f"no answer within {SECONDS:g} s"

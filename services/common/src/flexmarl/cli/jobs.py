@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flexmarl.cli.cluster import Cluster, connected
+from flexmarl.cli.cluster import Cluster
+from flexmarl.cli.connection import connected
 from flexmarl.cli.console import CommandError
 from flexmarl.cli.find import RUNS
 from flexmarl.cli.refusals import Object

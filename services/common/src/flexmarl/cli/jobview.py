@@ -51,6 +51,8 @@ def _notes(job: Object, status: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Lines with their style: why it is where it is, no sentence twice."""
     if status.get("reason") or status.get("message"):
         yield _joined(status.get("reason"), status.get("message")), "dim"
+    if "deletionTimestamp" in job["metadata"]:
+        yield "It is being deleted.", "yellow"
     said = {None, "", status.get("message")}
     for condition in _list(status.get("conditions")):
         if isinstance(condition, dict) and _bad(condition) and condition["message"] not in said:

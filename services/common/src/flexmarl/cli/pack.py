@@ -17,10 +17,10 @@ from flexmarl.cli.console import INVALID, CommandError, warn
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.contracts.reading import BASE_DIR, JobFile
+from flexmarl.controller.names import JOB_LABEL
 
 MOST_BYTES = 900 << 10
 """The API server takes a ConfigMap of 1 MiB."""
-JOB_LABEL = "flexmarl.io/job"
 LEFT_OUT = {"__pycache__", "runs", "node_modules"}
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")

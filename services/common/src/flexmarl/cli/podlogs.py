@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from flexmarl.cli.cluster import Cluster, connected
+from flexmarl.cli.cluster import Cluster
+from flexmarl.cli.connection import connected
 from flexmarl.cli.console import INVALID, CommandError, say, warn
 from flexmarl.cli.jobs import claim_of, looked_for, phase_of, status_of
 from flexmarl.cli.refusals import Object, RefusalError
@@ -28,56 +28,42 @@ ROLES = (ORCHESTRATOR, WORKER, ENGINE, TRAINER, EXPERIENCE)
 class Wanted:
     role: str = ""
     tail: int | None = None
-    follow: bool = False
     previous: bool = False
+
+
+def check_role(role: str) -> None:
+    """CommandError: there is none of that name."""
+    if role and role not in ROLES:
+        hint = did_you_mean(role, ROLES)
+        raise CommandError(f'There is no role "{role}"; there is {", ".join(ROLES)}{hint}', INVALID)
 
 
 async def show(name: str, namespace: str | None, context: str | None, wanted: Wanted) -> bool:
     """Whether everything there is could be shown. CommandError."""
-    if wanted.role and wanted.role not in ROLES:
-        hint = did_you_mean(wanted.role, ROLES)
-        raise CommandError(
-            f'There is no role "{wanted.role}"; there is {", ".join(ROLES)}{hint}', INVALID
-        )
     async with connected(namespace, context) as cluster:
         job = await looked_for(cluster, name, namespace, context)
         pods = await cluster.pods(name, wanted.role)
-        if pods:
-            return await show_pods(cluster, pods, wanted)
-        _say_where(job, wanted.role)
-        kept = await cluster.config_map(child(name, EVIDENCE))
-        for line in kept_lines(name, kept or {}, wanted):
-            say(line)
-        return True
+        if not pods:
+            await show_kept(cluster, job, wanted)
+        return await show_pods(cluster, pods, wanted)
 
 
 async def show_pods(cluster: Cluster, pods: Iterable[Object], wanted: Wanted) -> bool:
-    """One after another, all at once to follow them; what one lacks does not end the others."""
-    shown = []
+    """One after another; what one lacks does not end the others."""
+    whole = True
     for pod in pods:
         container = container_of(pod, previous=wanted.previous)
         if container:
-            shown.append(_show(cluster, pod, container, wanted))
+            whole &= await _show(cluster, pod, container, wanted)
         else:
             warn(f"{pod['metadata']['name']}: no log, {state(pod, previous=wanted.previous)}")
-    if not wanted.follow:
-        return all([await one for one in shown])
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in shown]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return all(task.result() for task in tasks)
+    return whole
 
 
 async def _show(cluster: Cluster, pod: Object, container: str, wanted: Wanted) -> bool:
-    name = pod["metadata"]["name"]
-    label = name if container == _main(pod) else f"{name} {container}"
-    lines = cluster.log(
-        name, container, follow=wanted.follow, tail=wanted.tail, previous=wanted.previous
-    )
+    name, label = pod["metadata"]["name"], label_of(pod, container)
     try:
-        async for line in lines:
+        async for line in cluster.log(name, container, tail=wanted.tail, previous=wanted.previous):
             say(f"{label} | {line}")
     except RefusalError as error:
         if error.status in (401, 403):
@@ -87,11 +73,17 @@ async def _show(cluster: Cluster, pod: Object, container: str, wanted: Wanted) -
     return True
 
 
+def label_of(pod: Object, container: str) -> str:
+    """What each line begins with."""
+    name = str(pod["metadata"]["name"])
+    return name if container == _main(pod) else f"{name} {container}"
+
+
 def container_of(pod: Object, *, previous: bool) -> str:
     """The one to read: main, before its first start the last that prepares it; empty: none yet."""
     first = [one["name"] for one in pod["spec"].get("initContainers", ())]
     for name in (_main(pod), *reversed(first)):
-        status = _status(pod, name)
+        status = status_in(pod, name)
         now, before = status.get("state") or {}, status.get("lastState") or {}
         started = now.get("running") or now.get("terminated") or before.get("terminated")
         if before.get("terminated") if previous else started:
@@ -101,7 +93,7 @@ def container_of(pod: Object, *, previous: bool) -> str:
 
 def state(pod: Object, *, previous: bool) -> str:
     """Why there is no log."""
-    waiting = (_status(pod, _main(pod)).get("state") or {}).get("waiting") or {}
+    waiting = (status_in(pod, _main(pod)).get("state") or {}).get("waiting") or {}
     if previous and not waiting:
         return "its container has not been restarted"
     phase = (pod.get("status") or {}).get("phase", "Pending")
@@ -112,7 +104,7 @@ def _main(pod: Object) -> str:
     return str(pod["spec"]["containers"][0]["name"])
 
 
-def _status(pod: Object, container: str) -> Object:
+def status_in(pod: Object, container: str) -> Object:
     status = pod.get("status") or {}
     every = [
         one
@@ -123,9 +115,9 @@ def _status(pod: Object, container: str) -> Object:
     return found
 
 
-def _say_where(job: Object, role: str) -> None:
+async def show_kept(cluster: Cluster, job: Object, wanted: Wanted) -> None:
     """There are no pods: what is known, and where the rest lies."""
-    name, status = job["metadata"]["name"], status_of(job)
+    name, status, role = job["metadata"]["name"], status_of(job), wanted.role
     warn(f"marljob {name} ({phase_of(job)}) has no pods{f' of {role}' if role else ''}.")
     failure = status.get("failure")
     if isinstance(failure, dict) and failure:
@@ -133,6 +125,9 @@ def _say_where(job: Object, role: str) -> None:
             if failure.get(key) not in (None, ""):
                 say(f"{key}: {failure[key]}")
     warn(f"Metrics, episodes and checkpoints lie in the claim {claim_of(job)}.")
+    kept = await cluster.config_map(child(name, EVIDENCE))
+    for line in kept_lines(name, kept or {}, wanted):
+        say(line)
 
 
 def kept_lines(job: str, config_map: Object, wanted: Wanted) -> Iterator[str]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO
 
-from flexmarl.cli.cluster import Cluster, connected
+from flexmarl.cli.cluster import Cluster
+from flexmarl.cli.connection import connected
 from flexmarl.cli.console import CommandError, warn
 from flexmarl.cli.find import RUNS
 from flexmarl.cli.jobs import UNDER_WAY, claim_of, looked_for, phase_of, status_of

@@ -36,6 +36,10 @@ class RefusalError(CommandError):
         self.status = status
 
 
+class UnreachableError(CommandError):
+    """The server did not answer."""
+
+
 def refusal(status: int, told: Object, namespace: str, doing: Doing) -> RefusalError:
     says, about = str(told.get("message") or ""), details(told)
     causes = about.get("causes") or []
@@ -83,10 +87,8 @@ def _forbidden(says: str, namespace: str, doing: Doing) -> str:
         )
     if says and not FORBIDDEN.search(says):
         return f"The cluster refuses {doing.object}: {says}"
-    if doing.resource == "marljobs":
-        role = "edits marljobs.flexmarl.io"
-    else:
-        role = f"may {doing.verb} {doing.resource}"
+    jobs = doing.resource == "marljobs"
+    role = f"may {doing.verb} {doing.resource}{'.flexmarl.io' if jobs else ''}"
     why = f": {says}" if says else ""
     return f"You may not do that in namespace {namespace}{why}. Ask for a role that {role} there"
 

@@ -28,7 +28,7 @@ def command(
     it is deleted with the job.
     """
     from flexmarl.cli.checks import checked_job
-    from flexmarl.cli.cluster import ask
+    from flexmarl.cli.connection import ask
 
     file = checked_job(job, overrides or ())
     for problem in file.warnings:
@@ -42,14 +42,15 @@ def command(
 
 
 async def _apply(file: JobFile, namespace: str | None, context: str | None, *, force: bool) -> None:
-    from flexmarl.cli.cluster import connected
+    from flexmarl.cli.commands.target import options
+    from flexmarl.cli.connection import connected
     from flexmarl.cli.pack import pack
 
     async with connected(namespace, context) as cluster:
         packed = pack(file, cluster.namespace)
         name = file.job.metadata.name
-        before = await cluster.find_job(name)
         await cluster.apply_job(packed.job, force=force, dry_run=True)  # before anything is made
+        before = await cluster.find_job(name)
         if packed.config_map is not None:
             await cluster.apply_config_map(packed.config_map)
         after = await cluster.apply_job(packed.job, force=force)
@@ -69,4 +70,4 @@ async def _apply(file: JobFile, namespace: str | None, context: str | None, *, f
         same = before and before["metadata"]["generation"] == after["metadata"]["generation"]
         what = "created" if before is None else "unchanged" if same else "changed"
         say(f"marljob {name} in namespace {cluster.namespace}: {what}")
-        say(f"See how it goes: flexmarl status {name} --namespace {cluster.namespace}")
+        say(f"See how it goes: flexmarl status {name} {options(cluster.namespace, context)}")

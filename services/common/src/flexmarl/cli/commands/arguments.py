@@ -32,7 +32,12 @@ AnyRunArgument = Annotated[
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the MARLJob.")]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", metavar="NAME", help="On a cluster; the context's."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="On a cluster: where the job is; the context's own.",
+    ),
 ]
 ImageOption = Annotated[
     str | None,
@@ -48,5 +53,6 @@ ClaimOption = Annotated[
     ),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of the kubeconfig; the current one.")
+    str | None,
+    typer.Option(metavar="NAME", help="On a cluster: which of the kubeconfig; the current one."),
 ]

@@ -105,9 +105,8 @@ def start(
 
 
 def _show(name: str, measuring: Coroutine[Any, Any, list[Measure]], *, as_json: bool) -> None:
-    from rich.console import Console
-
     from flexmarl.bench import measure
+    from flexmarl.cli.terminal import Terminal
 
     try:
         measures = asyncio.run(_unless_stopped(measuring))
@@ -116,7 +115,7 @@ def _show(name: str, measuring: Coroutine[Any, Any, list[Measure]], *, as_json: 
     if as_json:
         typer.echo(measure.as_json(name, measures))
     else:
-        Console().print(measure.as_table(name, measures))
+        Terminal().print(measure.as_table(name, measures))
 
 
 async def _unless_stopped(measuring: Coroutine[Any, Any, list[Measure]]) -> list[Measure]:

@@ -25,9 +25,8 @@ def command(
     prompts: Annotated[bool, typer.Option(help="Also what each agent was told.")] = False,
 ) -> None:
     """Read episodes as they were played, also while the run goes on."""
-    from rich.console import Console
-
     from flexmarl.cli.find import find_run
+    from flexmarl.cli.terminal import Terminal
 
     data = RunData(find_run(run))
     data.refresh(episodes=True)
@@ -37,7 +36,7 @@ def command(
     if first is None and last is None and step is None:
         last = DEFAULT_COUNT
     chosen = _chosen(found, first, last)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     for line in chosen:
         for text in transcript(line, prompts=prompts):
             console.print(text)

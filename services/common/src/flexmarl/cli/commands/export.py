@@ -54,7 +54,7 @@ def command(
 
     root = local_run(run, namespace, context, claim)
     if root is None:
-        from flexmarl.cli.cluster import ask
+        from flexmarl.cli.connection import ask
         from flexmarl.cli.reading import Where
 
         where = Where(namespace, context, image, claim)

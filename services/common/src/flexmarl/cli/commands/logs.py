@@ -22,7 +22,10 @@ def command(
     *,
     tail: Annotated[int | None, typer.Option(min=1, help="The last so many lines of each.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="On a cluster: also what is yet to come.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="On a cluster: also what is yet to come, until the job's end."
+        ),
     ] = False,
     previous: Annotated[
         bool, typer.Option("--previous", help="On a cluster: of containers before a restart.")
@@ -32,18 +35,23 @@ def command(
 ) -> None:
     """Show logs: of the processes of a run, or of the pods of a MARLJob.
 
-    Of a pod that is still being prepared, that of the container which does so.
+    Of a pod that is still being prepared, that of the container which does so. With --follow also
+    of pods and containers that come later; exit code 0 then says that the job is complete.
     """
     from flexmarl.cli.commands.target import local_run
 
     root = local_run(run, namespace, context)
     role = ALIASES.get(role, role)
     if root is None:
-        from flexmarl.cli.cluster import ask
-        from flexmarl.cli.podlogs import Wanted, show
+        from flexmarl.cli.connection import ask
+        from flexmarl.cli.following import follow_job
+        from flexmarl.cli.podlogs import Wanted, check_role, show
 
-        wanted = Wanted(role, tail, follow=follow, previous=previous)
-        if not ask(show(str(run), namespace, context, wanted)):
+        check_role(role)
+        if follow and previous:
+            raise CommandError("What was before a restart is over: leave out --follow", INVALID)
+        read = follow_job if follow else show
+        if not ask(read(str(run), namespace, context, Wanted(role, tail, previous))):
             leave(FAILED)
         return
     if follow or previous:

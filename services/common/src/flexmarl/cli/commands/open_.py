@@ -29,7 +29,7 @@ def command(
     if root is not None:
         address = write(root).resolve().as_uri()
     else:
-        from flexmarl.cli.cluster import ask
+        from flexmarl.cli.connection import ask
         from flexmarl.cli.reading import Where, copied_run
 
         root = ask(copied_run(str(run), Where(namespace, context, image, claim)))

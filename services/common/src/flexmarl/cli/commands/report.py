@@ -30,7 +30,7 @@ def command(
 
     root = local_run(run, namespace, context, claim)
     if root is None:
-        from flexmarl.cli.cluster import ask
+        from flexmarl.cli.connection import ask
         from flexmarl.cli.reading import Where, copied_run
 
         root = ask(copied_run(str(run), Where(namespace, context, image, claim)))

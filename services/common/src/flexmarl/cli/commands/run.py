@@ -110,8 +110,7 @@ def _unbothered() -> Iterator[None]:
 
 
 def _print_result(data: RunData) -> None:
-    from rich.console import Console
-
+    from flexmarl.cli.terminal import Terminal
     from flexmarl.cli.view import result_table
 
-    Console(highlight=False).print(result_table(data))
+    Terminal().print(result_table(data))

@@ -18,15 +18,15 @@ def command(
     context: ContextOption = None,
 ) -> None:
     """Show where a run or a MARLJob stands, also while it goes on."""
-    from rich.console import Console
-
     from flexmarl.cli.commands.target import local_run
-    from flexmarl.cli.view import overview
 
     root = local_run(run, namespace, context)
     if root is None:
         _of_job(str(run), namespace, context, as_json=as_json)
         return
+    from flexmarl.cli.terminal import Terminal
+    from flexmarl.cli.view import overview
+
     data = RunData(root)
     data.refresh()
     if as_json:
@@ -35,7 +35,7 @@ def command(
     seconds = data.seconds
     if seconds is not None and data.phase in ("Running", "Evaluating") and data.metrics:
         seconds += max(0.0, time.time() - (number(data.metrics[-1], "time") or time.time()))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(overview(data, phase=data.phase, elapsed=seconds))
     console.print(f"[dim]{data.root}[/dim]" if console.is_terminal else str(data.root))
 
@@ -43,12 +43,11 @@ def command(
 def _of_job(name: str, namespace: str | None, context: str | None, *, as_json: bool) -> None:
     import json
 
-    from rich.console import Console
-
-    from flexmarl.cli.cluster import ask
+    from flexmarl.cli.connection import ask
     from flexmarl.cli.console import say
     from flexmarl.cli.jobs import find, phase_of, status_of
     from flexmarl.cli.jobview import overview
+    from flexmarl.cli.terminal import Terminal
 
     job = ask(find(name, namespace, context))
     if as_json:
@@ -56,7 +55,7 @@ def _of_job(name: str, namespace: str | None, context: str | None, *, as_json: b
         told = {"name": metadata["name"], "namespace": metadata["namespace"]}
         say(json.dumps(told | {"phase": phase_of(job), "status": status_of(job)}))
         return
-    Console(highlight=False).print(overview(job))
+    Terminal().print(overview(job))
 
 
 def _print_json(data: RunData) -> None:

@@ -10,11 +10,12 @@ def command(
     name: NameArgument, namespace: NamespaceOption = None, context: ContextOption = None
 ) -> None:
     """Save a job's last finished step and delete its pods, until it is resumed."""
-    from flexmarl.cli.cluster import ask
+    from flexmarl.cli.commands.target import options
+    from flexmarl.cli.connection import ask
     from flexmarl.cli.jobs import suspend
 
     where = ask(suspend(name, namespace, context, True))
     say(
         f"marljob {name} is being suspended; its state stays. "
-        f"Go on with: flexmarl resume {name} --namespace {where}"
+        f"Go on with: flexmarl resume {name} {options(where, context)}"
     )
