@@ -26,6 +26,7 @@ if WHERE not in os.environ:  # plain pytest neither needs a cluster nor says tha
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: begins before others")
+    config.addinivalue_line("markers", "light: runs no job, so it takes no room on a node")
     config.addinivalue_line("markers", "alone: begins when no other test runs")
 
 

@@ -23,8 +23,8 @@ from .jobs import Job
 from .kube import Kubernetes
 from .specs import STEPS, TASKS, team
 
-WORKERS = 4
-"""Tests at a time: what keeps two cores busy."""
+JOBS, LIGHT = 3, 2
+"""Tests at a time: of those that run jobs, what a node of two cores has room for, and of others."""
 
 
 @dataclass
@@ -63,7 +63,8 @@ class Beside:
     say: Callable[[str], None]
     """How each ended, as soon as it has: its turn to be reported may be far."""
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS))
+    _jobs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(JOBS))
+    _light: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(LIGHT))
     _running: dict[str, Future[None]] = field(default_factory=dict)
     _undisturbed: Future[Job] | None = None
 
@@ -72,14 +73,15 @@ class Beside:
         beside = [item for item in items if not item.get_closest_marker("alone")]
         beside.sort(key=lambda item: item.get_closest_marker("long") is None)
         if beside:
-            self._undisturbed = self._pool.submit(self._complete_undisturbed)
+            self._undisturbed = self._jobs.submit(self._complete_undisturbed)
         for item in beside:
             assert isinstance(item, pytest.Function)
             arguments = item.callspec.params if hasattr(item, "callspec") else {}
             taken = {*signature(item.obj).parameters} - {*arguments}
             assert taken == {"stage"}, f"{item.nodeid} takes {taken}"
             call = partial(self._watched, item.nodeid, partial(item.obj, **arguments))
-            self._running[item.nodeid] = self._pool.submit(call)
+            pool = self._light if item.get_closest_marker("light") else self._jobs
+            self._running[item.nodeid] = pool.submit(call)
 
     def result(self, item: pytest.Item) -> bool:
         """Waits for the end of a test that runs beside; False: it does not."""
@@ -98,7 +100,8 @@ class Beside:
         self._tell()
 
     def end(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._jobs, self._light):
+            pool.shutdown(cancel_futures=True)
 
     @contextmanager
     def stage(self) -> Iterator[Stage]:

@@ -46,6 +46,7 @@ def folder() -> Iterator[Path]:
         yield found
 
 
+@pytest.mark.light
 def test_a_job_and_the_files_beside_it_are_applied_and_go_together(stage: Stage) -> None:
     cluster, namespace = stage.cluster, stage.namespace()
     with folder() as here:
@@ -60,6 +61,7 @@ def test_a_job_and_the_files_beside_it_are_applied_and_go_together(stage: Stage)
     until(lambda: not cluster.reader.one("configmap", namespace, files), "its files are gone")
 
 
+@pytest.mark.light
 def test_a_job_is_followed_suspended_and_resumed_by_its_name(stage: Stage) -> None:
     namespace = stage.namespace()
     where = ("-n", namespace)
@@ -77,6 +79,7 @@ def test_a_job_is_followed_suspended_and_resumed_by_its_name(stage: Stage) -> No
     assert not stage.cluster.get(namespace, "marljob", "duel")["spec"].get("suspend")
 
 
+@pytest.mark.light
 def test_what_a_cluster_refuses_is_told_in_words(stage: Stage) -> None:
     namespace = stage.namespace()
     with folder() as here:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .kube import restricted_pod, until
 from .reading import Manifest
 from .stage import Stage
+
+pytestmark = pytest.mark.light
 
 CONNECT = """
 import socket, sys

@@ -101,6 +101,7 @@ def test_workers_are_of_the_image_that_the_users_code_is_in(stage: Stage) -> Non
     once(job, STEPS, TASKS)
 
 
+@pytest.mark.light
 def test_a_revision_that_is_not_there_ends_the_job(stage: Stage) -> None:
     job = stage.job("gone")
     sources.keys(job, "hub-keys", sources.start(job))
@@ -112,6 +113,7 @@ def test_a_revision_that_is_not_there_ends_the_job(stage: Stage) -> None:
     job.without_pods()
 
 
+@pytest.mark.light
 def test_a_token_that_is_refused_ends_the_job(stage: Stage) -> None:
     job = stage.job("denied")
     sources.keys(job, "hub-keys", sources.start(job), token="another")
@@ -121,6 +123,7 @@ def test_a_token_that_is_refused_ends_the_job(stage: Stage) -> None:
     assert "the hub does not let this token read org/model" in status["message"]
 
 
+@pytest.mark.light
 def test_a_hub_that_is_away_is_waited_for(stage: Stage) -> None:
     job = stage.job("away")
     url = sources.start(job)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from .jobs import Job
 from .specs import idle
 from .stage import Stage
@@ -14,6 +16,8 @@ from .stage import Stage
 SECONDS = 90.0
 NOWHERE = "redis://10.96.255.250:6379"
 """An address of the range of Services that none has."""
+
+pytestmark = pytest.mark.light
 
 
 def says(job: Job, reason: str) -> str:

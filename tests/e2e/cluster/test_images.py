@@ -10,6 +10,8 @@ import pytest
 from .kube import restricted_pod
 from .stage import Stage
 
+pytestmark = pytest.mark.light
+
 LOOK = """
 import getpass, importlib.util, json, os, pathlib, tempfile
 caches = [os.environ[name] for name in ("XDG_CACHE_HOME", "HF_HOME", "HOME")]

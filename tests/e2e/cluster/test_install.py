@@ -56,6 +56,7 @@ def asks(
     return release.cluster.complete(release.namespace, name).strip()
 
 
+@pytest.mark.light
 def test_the_store_outlives_its_pod_on_a_claim_and_an_upgrade_leaves_it_alone(
     stage: Stage,
 ) -> None:
@@ -78,6 +79,7 @@ def test_the_store_outlives_its_pod_on_a_claim_and_an_upgrade_leaves_it_alone(
         assert (release.store_url(), store_pod(release)["metadata"]["uid"]) == (url, pod)
 
 
+@pytest.mark.light
 def test_without_its_storage_class_the_store_runs_and_the_notes_warn(stage: Stage) -> None:
     with own(stage) as (release, values):
         said = release.upgrade(
@@ -89,6 +91,7 @@ def test_without_its_storage_class_the_store_runs_and_the_notes_warn(stage: Stag
         assert "emptyDir" in volume(release)
 
 
+@pytest.mark.light
 def test_a_store_and_a_controllers_rights_are_open_only_to_whom_and_where_they_should(
     stage: Stage,
 ) -> None:

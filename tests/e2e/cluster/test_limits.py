@@ -32,6 +32,7 @@ def test_a_job_that_runs_for_too_long_fails_and_its_pods_go(stage: Stage) -> Non
     assert job.status()["completionTime"] == status["completionTime"]
 
 
+@pytest.mark.light
 def test_a_job_goes_some_seconds_after_its_end_and_not_before(stage: Stage) -> None:
     job = stage.job()
     refused = {"spec": {"containers": [{"name": "main", "ports": [{"containerPort": 123456}]}]}}

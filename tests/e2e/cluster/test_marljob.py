@@ -11,6 +11,8 @@ from tests.contract.controller.bad_jobs import BAD, changed, sound
 from .kube import Kubernetes
 from .stage import Stage
 
+pytestmark = pytest.mark.light
+
 
 def create(cluster: Kubernetes, namespace: str, *jobs: dict[str, Any]) -> str:
     """What the API server says of them; nothing is kept."""
