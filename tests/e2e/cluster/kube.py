@@ -8,8 +8,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from threading import Event
 
 from .reading import Manifest, Reader
+
+ENDED = Event()
+"""Nobody waits for anything any more."""
 
 
 class Kubernetes:
@@ -157,7 +161,7 @@ def until(
     while not condition():
         if time.monotonic() - began > seconds * slack():
             raise AssertionError(f"not within {seconds:.0f} s: {what}; {says()}")
-        time.sleep(pause)
+        assert not ENDED.wait(pause), f"interrupted: {what}"
         pause = min(0.3, 1.2 * pause)
 
 

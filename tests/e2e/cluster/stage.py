@@ -20,7 +20,7 @@ import pytest
 
 from .chart import Release
 from .jobs import Job
-from .kube import Kubernetes
+from .kube import ENDED, Kubernetes
 from .specs import STEPS, TASKS, team
 
 JOBS, LIGHT = 3, 2
@@ -100,6 +100,7 @@ class Beside:
         self._tell()
 
     def end(self) -> None:
+        ENDED.set()
         for pool in (self._jobs, self._light):
             pool.shutdown(cancel_futures=True)
 
