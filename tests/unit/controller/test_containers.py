@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,11 +49,21 @@ def test_a_container_that_is_started_again_says_why_it_ended(
     assert (found.reason, found.fatal) == (reason, False)
     assert "has ended 2 times" in found.message
     assert words in found.message
-    beyond = seen(pods=(pod,), limits={"rollout-worker": 0})
-    pod = a_pod("rollout-worker", ended=ended, crashes=1, node="arm-3")
-    (found,) = find(seen(pods=(pod,), limits=beyond.limits))
-    assert (found.reason, found.fatal) == ("RestartsExceeded", True)
-    assert words in found.message
+    beyond, *_ = find(seen(pods=(replace(pod, crashes=1),), limits={"rollout-worker": 0}))
+    assert (beyond.reason, beyond.fatal) == ("RestartsExceeded", True)
+    assert words in beyond.message
+
+
+def test_what_ended_a_container_is_told_until_it_is_ready_again() -> None:
+    """The first restart comes at once, and what took long then takes as long again."""
+    ended = Ended(137, "Error", "", "main", unanswered=1800)
+    pod = a_pod(ended=ended, ends={"main": Ends(1, 1)}, phase="Running")
+    (found,) = find(seen(pods=(pod,)))
+    assert found.reason == "StartupTooSlow"
+    assert "has ended once and was restarted: ended by its startup probe" in found.message
+    assert find(seen(pods=(replace(pod, ready=True),))) == []
+    assert find(seen(pods=(replace(pod, phase="Failed"),))) == []
+    assert find(seen(pods=(replace(pod, ended=Ended(1)),))) == []
 
 
 def test_an_orchestrator_without_memory_says_so_in_the_end() -> None:

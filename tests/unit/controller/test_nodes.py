@@ -9,10 +9,12 @@ import pytest
 from tests.unit.controller.seen import a_pod, seen, subject
 
 from flexmarl.controller import seeing
+from flexmarl.controller.again import AGAIN_SECONDS, next_look
 from flexmarl.controller.findings import find
 from flexmarl.controller.nodes import UNREADY_SECONDS, doubtful, node
 from flexmarl.controller.observed import JobState, Node, Workload
 from flexmarl.controller.phase import Phase
+from flexmarl.controller.placing import UNSEEN_SECONDS
 from flexmarl.controller.status import next_status
 
 SPEC = subject().job.spec
@@ -40,6 +42,13 @@ def test_nodes_are_asked_for_when_their_pods_are_unready_for_long() -> None:
     assert doubtful(seen(pods=(unready(unready_since=0),))) == set()
     overdue = unready(unready_since=0, deleting=True, gone_by=900.0)
     assert doubtful(seen(pods=(overdue,))) == {"gpu-7"}
+
+
+def test_what_is_unready_is_looked_at_again_for_nobody_tells_of_its_node() -> None:
+    assert next_look(seen(pods=(unready(),)), same=True, waits=False) == 1000 + AGAIN_SECONDS
+    alone = a_pod(unscheduled_since=950.0)
+    assert 1000 < next_look(seen(pods=(alone,)), same=True, waits=False) < 1000 + UNSEEN_SECONDS
+    assert next_look(seen(pods=(a_pod(),)), same=True, waits=False) == float("inf")
 
 
 @pytest.mark.parametrize(

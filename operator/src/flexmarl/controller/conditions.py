@@ -9,10 +9,7 @@ from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed
 from flexmarl.controller.phase import FINAL, Phase
 from flexmarl.controller.preparation import Reason, fetched, passed
-from flexmarl.controller.words import named
-
-ENDED = ("Succeeded", "Failed")
-"""Phases of pods that others take the place of."""
+from flexmarl.controller.words import ENDED, named
 
 
 def waiting_for(seen: Observed) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flexmarl.controller.names import EXPERIENCE, ORCHESTRATOR
 from flexmarl.controller.observed import Finding, Observed, Pod
-from flexmarl.controller.words import cause, last_words, shortened
+from flexmarl.controller.words import ENDED, cause, last_words, shortened
 from flexmarl.runtime.process import HOPELESS
 
 PULLING = {
@@ -43,15 +43,18 @@ def _blocked(pod: Pod) -> Finding | None:
         return _unconfigured(pod)
     if pod.unmounted:
         return _unmounted(pod)
-    found = _store(pod)
-    return _restarting(pod) if found is None and pod.waiting in RESTARTING else found
-
-
-def _restarting(pod: Pod) -> Finding:
+    if (found := _store(pod)) is not None:
+        return found
     reason, _ = cause(pod)
+    comes_back = reason and not pod.ready and pod.phase not in ENDED
+    return _restarting(pod, reason) if comes_back or pod.waiting in RESTARTING else None
+
+
+def _restarting(pod: Pod, reason: str) -> Finding:
     count, words = sum(each.all for each in pod.ends.values()), last_words(pod)
     times = "once" if count == 1 else f"{count} times"
-    says = f"{pod.name} has ended {times} and waits to be restarted"
+    now = "waits to be" if pod.waiting in RESTARTING else "was"
+    says = f"{pod.name} has ended {times} and {now} restarted"
     return Finding(reason or "ContainerRestarting", f"{says}: {words}" if words else says)
 
 

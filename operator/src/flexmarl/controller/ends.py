@@ -43,8 +43,13 @@ class Counted:
     """The most of one container."""
 
 
+NONE = Counted({}, 0, 0)
+
+
 def of_pod(manifest: Mapping[str, Any], known: Mapping[str, Ends]) -> Counted:
     """`known`: what was counted of its containers before."""
+    if not known and not _has_ends(manifest.get("status", {})):  # as most, at most looks
+        return NONE
     found: dict[str, Ends] = {}
     restarts = failed = 0
     for container, completes in _containers(manifest):
@@ -87,6 +92,17 @@ def written(uid: str, ends: Mapping[str, Ends]) -> Iterator[tuple[str, dict[str,
     """As `read` reads it."""
     for container, found in ends.items():
         yield f"{uid}/{container}", {"all": found.all, "crashes": found.crashes}
+
+
+def _has_ends(status: Mapping[str, Any]) -> bool:
+    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        if (
+            one.get("restartCount")
+            or one.get("lastState")
+            or one.get("state", {}).get("terminated", {}).get("exitCode", 0)
+        ):
+            return True
+    return False
 
 
 def _containers(manifest: Mapping[str, Any]) -> Iterator[tuple[Container, bool]]:

@@ -9,6 +9,8 @@ from flexmarl.controller.observed import Ended, Pod
 
 LONGEST = 400
 """Of the words of others in a sentence."""
+ENDED = ("Succeeded", "Failed")
+"""Phases of pods that others take the place of."""
 FIELDS = {WORKER: "worker"}
 """Roles that the spec calls otherwise."""
 
