@@ -34,6 +34,11 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     assert "130" in call("run", "--help").output
 
 
+@pytest.mark.parametrize("of", [(), ("bench",)])
+def test_what_a_command_does_fits_beside_its_name(of: tuple[str, ...]) -> None:
+    assert "..." not in call(*of, "--help").output.partition("\n")[2]
+
+
 def test_the_command_line_loads_nothing_heavy() -> None:
     code = (
         "import sys; import flexmarl.cli.app;"

@@ -22,7 +22,7 @@ def command(
         bool, typer.Option("--force", help="Take over fields that somebody else has set.")
     ] = False,
 ) -> None:
-    """Check a job, pack the files beside it, and apply both to a cluster.
+    """Apply a job and the files beside it to a cluster.
 
     Data and code that the job names relative to its folder go along as a ConfigMap, up to 900 KiB;
     it is deleted with the job.

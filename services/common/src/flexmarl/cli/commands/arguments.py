@@ -17,14 +17,12 @@ SetOption = Annotated[
 ]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[RUN]", help="A run below runs/, or its folder; the newest if left out."
-    ),
+    typer.Argument(metavar="RUN", help="A run below runs/, or its folder; the newest if left out."),
 ]
 AnyRunArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="A run below runs/, or its folder; the newest if left out. A MARLJob's name where "
         "there is no such run, or with --namespace or --context.",
     ),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flexmarl.bench.measure import Measure
 
 app = typer.Typer(
-    help="Measure the services against plain code, alternately, in one run.",
+    help="Measure the services against plain code in the same run.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,7 +33,7 @@ SizeOption = Annotated[Size, typer.Option(help="The model: 1M random parameters,
 
 @app.command()
 def rollout(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> None:
-    """Sampled tokens per second: worker, engine and store against a plain KV-cache loop."""
+    """Sampled tokens per second, against a plain KV-cache loop."""
     from flexmarl.bench import rollout as bench
 
     _show("rollout", bench.run(bench.CASES[size]), as_json=json)
@@ -41,7 +41,7 @@ def rollout(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) ->
 
 @app.command()
 def train(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> None:
-    """Trained tokens per second: store and training slot against a plain loop."""
+    """Trained tokens per second, against a plain loop."""
     from flexmarl.bench import train as bench
 
     _show("train", bench.run(bench.CASES[size]), as_json=json)
@@ -51,7 +51,7 @@ def train(size: SizeOption = Size.ONE_MILLION, *, json: JsonOption = False) -> N
 def pipeline(
     rounds: Annotated[int, typer.Option(min=1, max=20)] = 2, *, json: JsonOption = False
 ) -> None:
-    """Steps per second with and without overlap of rollout and training; some minutes."""
+    """Steps per second with and without overlap; some minutes."""
     from flexmarl.bench import pipeline as bench
 
     _show("pipeline", bench.run(rounds), as_json=json)
@@ -59,7 +59,7 @@ def pipeline(
 
 @app.command()
 def scale(*, json: JsonOption = False) -> None:
-    """What 64 engines, 8 policies and 2,000 episodes in flight cost orchestrator and worker."""
+    """What 64 engines, 8 policies and 2,000 episodes cost."""
     from flexmarl.bench import scale as bench
 
     _show("scale", bench.run(), as_json=json)
@@ -84,7 +84,7 @@ def operator(
     *,
     json: JsonOption = False,
 ) -> None:
-    """Time, memory and rest of a controller with many jobs, on the cluster of KUBECONFIG."""
+    """What many jobs cost the controller, on KUBECONFIG's cluster."""
     from flexmarl.bench import operator as bench
 
     said = bench.run(jobs, rounds, namespace, lambda text: typer.echo(text, err=True))

@@ -22,7 +22,7 @@ HOPELESS = 3
 def command(
     uris: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URI]...", help="hf://, s3:// or git+https://; others are left."),
+        typer.Argument(metavar="URI", help="hf://, s3:// or git+https://; others are left."),
     ] = None,
     part: Annotated[
         str, typer.Option(metavar="PART", help="model, tokenizer or all: which files.")
@@ -35,7 +35,7 @@ def command(
         typer.Option(metavar="FILE", help="Where to write the outcome, as one line of JSON."),
     ] = None,
 ) -> None:
-    """Fetch what a job names by URI; goes on where it stopped, however it was stopped.
+    """Fetch what a job names by URI, from where it last stopped.
 
     Addresses and keys come from HF_ENDPOINT, HF_TOKEN, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, GIT_USERNAME and GIT_PASSWORD. Exit code 1: may be tried again; 3: may

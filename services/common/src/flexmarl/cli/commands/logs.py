@@ -33,7 +33,7 @@ def command(
     namespace: NamespaceOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show logs: of the processes of a run, or of the pods of a MARLJob.
+    """Show what the processes of a run, or the pods of a job, wrote.
 
     Of a pod that is still being prepared, that of the container which does so. With --follow also
     of pods and containers that come later; exit code 0 then says that the job is complete.

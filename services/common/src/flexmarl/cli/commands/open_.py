@@ -19,7 +19,10 @@ def command(
     image: ImageOption = None,
     claim: ClaimOption = None,
 ) -> None:
-    """Open the report of a run or of a MARLJob in the browser; its address is printed."""
+    """Open a run's report in the browser, and print its address.
+
+    Of a MARLJob, it is made as by `flexmarl report`.
+    """
     import webbrowser
 
     from flexmarl.cli.commands.report import write

@@ -17,9 +17,10 @@ def command(
         typer.Option(metavar="FILE", help="Where to write the outcome, as one line of JSON."),
     ] = None,
 ) -> None:
-    """Look at what a pod was given and fetch what it needs; the controller runs it in each pod.
+    """Look at what a pod was given and fetch what it needs.
 
-    Exit code 75: may be tried again; 3: may not, until the job is mended.
+    The controller runs it in each pod. Exit code 75: may be tried again; 3: may not, until the job
+    is mended.
     """
     from flexmarl.preflight.running import run
 

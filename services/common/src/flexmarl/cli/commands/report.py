@@ -21,7 +21,7 @@ def command(
     image: ImageOption = None,
     claim: ClaimOption = None,
 ) -> None:
-    """Write a run's report.html from what it holds now, also while it goes on.
+    """Write a run's report.html anew, also while it goes on.
 
     Of a MARLJob, its metrics and episodes are copied to a folder below runs/ first: from its
     orchestrator, or once that is gone by a pod that mounts its claim for some seconds.

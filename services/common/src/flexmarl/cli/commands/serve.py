@@ -16,9 +16,10 @@ from flexmarl.local.roles import MODULES
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(MODULES)}.")],
 ) -> None:
-    """Run one process in the foreground until SIGTERM; settings come from FLEXMARL_* variables.
+    """Run one process of the platform until SIGTERM.
 
-    Besides the exit codes below: 3, the job cannot succeed whatever is restarted.
+    Its settings come from FLEXMARL_* variables. Besides the exit codes below: 3, the job cannot
+    succeed whatever is restarted.
     """
     from flexmarl.contracts.problems import did_you_mean
 

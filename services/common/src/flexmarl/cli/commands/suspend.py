@@ -9,7 +9,7 @@ from flexmarl.cli.console import say
 def command(
     name: NameArgument, namespace: NamespaceOption = None, context: ContextOption = None
 ) -> None:
-    """Save a job's last finished step and delete its pods, until it is resumed."""
+    """Save a job's last step and delete its pods until it resumes."""
     from flexmarl.cli.commands.target import options
     from flexmarl.cli.connection import ask
     from flexmarl.cli.jobs import suspend
