@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError
 from tests.contract.experience.conftest import Server, running
-from tests.contract.experience.filling import leased
+from tests.contract.experience.filling import epoch_of, leased
 from tests.unit.experience.groups import POLICIES, append, sent
 
 from flexmarl.experience.acl import COMMANDS, acl_rules
@@ -61,9 +61,9 @@ def user(server: Server, *rules: str) -> Iterator[str]:
 
 async def every_call(store: Store) -> None:
     await store.check()
-    await store.take_incarnation(roll_back_to=0)
+    await store.roll_back(await store.take_incarnation(), 0)
     group = GroupId(await store.take_incarnation(), 0, 0)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
     await asyncio.sleep(0.1)
     assert await append(store, sent(group))
@@ -75,7 +75,7 @@ async def every_call(store: Store) -> None:
     await store.commit("solver", epoch, 0, keep=1)
     await store.commit("solver", epoch, 1, keep=1)
     await store.close_step(group.incarnation, 0)
-    await store.take_incarnation(roll_back_to=0)
+    await store.roll_back(await store.take_incarnation(), 0)
     await store.forget()
 
 

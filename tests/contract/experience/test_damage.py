@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
+from tests.contract.experience.filling import epoch_of, fill, indexes
 from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.experience.keys import Keys
@@ -41,7 +41,7 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
             client.delete(keys.data("solver", stream_id))
         else:
             client.setrange(keys.data("solver", stream_id), 7, b"\xff garbage")
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     assert await indexes(another, "solver", epoch, 0) == [0, 2]
     assert dead_letters(reason) == before + 1
     assert (await store.stored(0)).indexes == [0, 2]
@@ -54,7 +54,7 @@ async def test_a_damaged_entry_is_buried_and_played_again_for_its_policy_alone(
     assert not await append(store, sent(GroupId(incarnation, 0, 1)))
     assert (await store.stored(0)).indexes == [0, 1, 2]
     assert sorted(await indexes(store, "solver", epoch, 0)) == [0, 1, 2]
-    verifier = await store.take_epoch("verifier")
+    verifier = await epoch_of(store, "verifier")
     assert await indexes(store, "verifier", verifier, 0) == [0, 1, 2]
 
 
@@ -63,7 +63,7 @@ async def test_what_several_policies_lost_is_played_again_for_each_of_them(
 ) -> None:
     incarnation = await fill(store, 0, 3)
     keys = Keys(uid)
-    epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+    epochs = {policy: await epoch_of(store, policy) for policy in POLICIES}
     for policy, epoch in epochs.items():
         with server.client() as client:
             stream_id = client.xrange(keys.stream(policy))[1][0].decode()
@@ -81,7 +81,7 @@ async def test_a_server_that_lost_the_tail_of_its_log_lost_whole_groups(
     count = 12
     async with Store(own_server.url, uid, POLICIES) as store:
         incarnation = await store.take_incarnation()
-        epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+        epochs = {policy: await epoch_of(store, policy) for policy in POLICIES}
         before = own_server.log.stat().st_size
         for index in range(count):
             await append(store, sent(GroupId(incarnation, 0, index)))

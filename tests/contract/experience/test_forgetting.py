@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
+from tests.contract.experience.filling import epoch_of, fill, indexes
 from tests.contract.experience.test_access import user
 from tests.contract.experience.test_tls import certificates, relay, url
 from tests.unit.experience.groups import POLICIES, append, sent
@@ -38,7 +38,7 @@ async def test_a_job_is_forgotten_whatever_it_has_stored_and_others_are_not(
         async with Store(own, uid, POLICIES) as store:
             incarnation = await fill(store, 0, 3)
             await store.put_state(incarnation, {"step": "1"})
-            epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+            epochs = {policy: await epoch_of(store, policy) for policy in POLICIES}
             with server.client() as client:
                 [(stream_id, _), *_] = client.xrange(Keys(uid).stream("solver"))
                 client.delete(Keys(uid).data("solver", stream_id.decode()))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes, leased
+from tests.contract.experience.filling import epoch_of, fill, indexes, leased
 from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.experience.keys import Keys
@@ -22,7 +22,7 @@ from flexmarl.runtime.errors import (
 async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> None:
     incarnation = await fill(store, 0, 3)
     for number, policy in enumerate(POLICIES):
-        epoch = await store.take_epoch(policy)
+        epoch = await epoch_of(store, policy)
         lease = await leased(store, policy, epoch, 0)
         assert [group.id.index for group in lease.groups] == [0, 1, 2]
         for group in lease.groups:
@@ -34,7 +34,7 @@ async def test_what_is_stored_is_leased_whole_by_every_policy(store: Store) -> N
 async def test_an_append_is_idempotent(store: Store) -> None:
     incarnation = await fill(store, 0, 1)
     assert not await append(store, sent(GroupId(incarnation, 0, 0)))
-    assert await indexes(store, "solver", await store.take_epoch("solver"), 0) == [0]
+    assert await indexes(store, "solver", await epoch_of(store), 0) == [0]
 
 
 async def test_what_an_older_incarnation_stored_is_not_stored_again(store: Store) -> None:
@@ -52,14 +52,14 @@ async def test_a_refused_group_leaves_nothing_for_any_policy(store: Store) -> No
     with pytest.raises(InvalidRequestError, match="1/0/0/1/verifier/0"):
         await append(store, broken.SerializeToString())
     for policy in POLICIES:
-        assert await indexes(store, policy, await store.take_epoch(policy), 0) == []
+        assert await indexes(store, policy, await epoch_of(store, policy), 0) == []
     assert (await store.stored(0)).indexes == []
     assert await append(store, sent(GroupId(incarnation, 0, 0)))
 
 
 async def test_a_policy_that_took_no_turn_gets_an_empty_marker(store: Store) -> None:
     await fill(store, 0, 2, silent=frozenset({"verifier"}))
-    lease = await leased(store, "verifier", await store.take_epoch("verifier"), 0)
+    lease = await leased(store, "verifier", await epoch_of(store, "verifier"), 0)
     assert [group.id.index for group in lease.groups] == [0, 1]
     assert all(not group.samples.sequences for group in lease.groups)
     assert {group.samples.policy for group in lease.groups} == {"verifier"}
@@ -75,7 +75,7 @@ async def test_a_stale_version_is_refused(store: Store) -> None:
 
 async def test_commit_is_idempotent_and_leaves_other_policies_alone(store: Store) -> None:
     await fill(store, 0, 3)
-    epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+    epochs = {policy: await epoch_of(store, policy) for policy in POLICIES}
     assert await store.commit("solver", epochs["solver"], 0) == 3
     assert await store.commit("solver", epochs["solver"], 0) == 0
     assert await indexes(store, "solver", epochs["solver"], 0) == []
@@ -85,7 +85,7 @@ async def test_commit_is_idempotent_and_leaves_other_policies_alone(store: Store
 async def test_a_committed_group_is_not_stored_again(store: Store) -> None:
     incarnation = await fill(store, 0, 2)
     for policy in POLICIES:
-        await store.commit(policy, await store.take_epoch(policy), 0)
+        await store.commit(policy, await epoch_of(store, policy), 0)
     assert (await store.stored(0)).indexes == [0, 1]
     assert not await append(store, sent(GroupId(incarnation, 0, 1)))
 
@@ -104,7 +104,7 @@ async def test_an_append_to_a_closed_step_is_a_duplicate(store: Store) -> None:
 
 async def test_a_closed_step_leaves_no_key_behind(server: Server, store: Store, uid: str) -> None:
     incarnation = await fill(store, 0, 2)
-    await store.commit("solver", await store.take_epoch("solver"), 0)  # verifier's are left over
+    await store.commit("solver", await epoch_of(store), 0)  # verifier's are left over
     await store.close_step(incarnation, 0)
     keys = Keys(uid)
     with server.client() as client:
@@ -120,20 +120,20 @@ async def test_a_roll_back_forgets_the_step_and_all_after_it(store: Store) -> No
     for step in range(4):
         await append(store, sent(GroupId(first, step, 0)))
     await store.close_step(first, 2)
-    second = await store.take_incarnation(roll_back_to=1)
-    assert second == first + 1
+    second = await store.take_incarnation()
+    await store.roll_back(second, 1)
     assert (await store.stored(0)).closed
     for step in (1, 2, 3):
         stored = await store.stored(step)
         assert (stored.indexes, stored.closed) == ([], False)
         assert await append(store, sent(GroupId(second, step, 0)))
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     for step in (1, 2, 3):
         lease = await leased(store, "solver", epoch, step)
         assert [group.id.incarnation for group in lease.groups] == [second]
     with pytest.raises(FencedError):
         await append(store, sent(GroupId(first, 1, 5)))
-    await store.take_incarnation(roll_back_to=0)
+    await store.roll_back(await store.take_incarnation(), 0)
     assert not (await store.stored(0)).closed
 
 
@@ -157,7 +157,7 @@ async def test_concurrent_producers_with_duplicates_store_each_identity_once(
     accepted = await asyncio.gather(*(produce(worker) for worker in range(32)))
     assert sum(accepted) == 20
     for policy in POLICIES:
-        found = await indexes(store, policy, await store.take_epoch(policy), 0)
+        found = await indexes(store, policy, await epoch_of(store, policy), 0)
         assert sorted(found) == list(range(20))
 
 
@@ -187,5 +187,5 @@ async def test_a_roll_back_forgets_notes(store: Store) -> None:
     incarnation = await store.take_incarnation()
     for step in range(2):
         await append(store, sent(GroupId(incarnation, step, 0), note=b"n"))
-    await store.take_incarnation(roll_back_to=1)
+    await store.roll_back(incarnation, 1)
     assert [(await store.stored(step)).notes for step in range(2)] == [{0: b"n"}, {}]

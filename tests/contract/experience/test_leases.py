@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes, leased
+from tests.contract.experience.filling import epoch_of, fill, indexes, leased
 from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
@@ -22,7 +22,7 @@ from flexmarl.runtime.errors import (
 
 async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None:
     incarnation = await fill(store, 0, 5)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     first = await leased(store, "solver", epoch, 0, max_groups=2)
     second = await leased(store, "solver", epoch, 0, cursor=first.cursor, max_groups=2)
     assert [group.id.index for group in (*first.groups, *second.groups)] == [0, 1, 2, 3]
@@ -36,9 +36,9 @@ async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None
 
 async def test_a_new_epoch_reads_every_uncommitted_entry_again(store: Store) -> None:
     await fill(store, 0, 4)
-    first = await store.take_epoch("solver")
+    first = await epoch_of(store)
     assert await indexes(store, "solver", first, 0) == [0, 1, 2, 3]
-    second = await store.take_epoch("solver")
+    second = await epoch_of(store)
     assert await indexes(store, "solver", second, 0) == [0, 1, 2, 3]
 
 
@@ -47,7 +47,7 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
     for index in range(3):
         for step in (6, 5):
             await append(store, sent(GroupId(incarnation, step, index)))
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     lease = await leased(store, "solver", epoch, 5, max_groups=2)
     assert [(group.id.step, group.id.index) for group in lease.groups] == [(5, 0), (5, 1)]
     assert await store.commit("solver", epoch, 5) == 3
@@ -56,7 +56,7 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
 
 async def test_a_lease_of_some_indexes_hands_out_these_alone(store: Store) -> None:
     await fill(store, 0, 6)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     first = await leased(store, "solver", epoch, 0, indexes=[1, 4, 5, 9], max_groups=2)
     assert [group.id.index for group in first.groups] == [1, 4]
     rest = await leased(store, "solver", epoch, 0, cursor=first.cursor, indexes=[1, 4, 5, 9])
@@ -67,7 +67,7 @@ async def test_a_lease_of_some_indexes_hands_out_these_alone(store: Store) -> No
 
 async def test_a_lease_waits_for_the_indexes_that_it_asks_for(store: Store) -> None:
     incarnation = await fill(store, 0, 2)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, indexes=[7], wait=60))
     for index in (5, 7):
         await append(store, sent(GroupId(incarnation, 0, index)))
@@ -77,7 +77,7 @@ async def test_a_lease_waits_for_the_indexes_that_it_asks_for(store: Store) -> N
 async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None:
     incarnation = await store.take_incarnation()
     waiting = [
-        asyncio.ensure_future(leased(store, policy, await store.take_epoch(policy), 0, wait=60))
+        asyncio.ensure_future(leased(store, policy, await epoch_of(store, policy), 0, wait=60))
         for policy in POLICIES
     ]
     await asyncio.sleep(0.1)
@@ -90,7 +90,7 @@ async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None
 async def test_an_append_through_another_instance_wakes_a_waiting_lease(
     server: Server, store: Store, uid: str
 ) -> None:
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
     async with Store(server.url, uid, POLICIES) as other:
         await append(other, sent(GroupId(await other.take_incarnation(), 0, 0)))
@@ -99,7 +99,7 @@ async def test_an_append_through_another_instance_wakes_a_waiting_lease(
 
 async def test_many_waiting_leases_hold_no_connection(server: Server, store: Store) -> None:
     """Far more waiters than the pool has connections, and appends still pass."""
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     waiting = [
         asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60)) for _ in range(200)
     ]
@@ -112,7 +112,7 @@ async def test_many_waiting_leases_hold_no_connection(server: Server, store: Sto
 
 
 async def test_a_lease_without_groups_ends_after_its_wait(store: Store) -> None:
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     lease = await leased(store, "solver", epoch, 0, wait=0.05)
     assert lease.waited > 0
     lease.ClearField("waited")
@@ -120,7 +120,7 @@ async def test_a_lease_without_groups_ends_after_its_wait(store: Store) -> None:
 
 
 async def test_waiting_leases_end_when_the_service_is_about_to_stop(store: Store) -> None:
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=600))
     await asyncio.sleep(0.05)
     store.release()
@@ -131,7 +131,7 @@ async def test_a_large_group_comes_back_whole_and_none_of_it_lies_in_the_stream(
     server: Server, store: Store, uid: str
 ) -> None:
     await fill(store, 0, 1, tokens=300_000)
-    lease = await leased(store, "solver", await store.take_epoch("solver"), 0)
+    lease = await leased(store, "solver", await epoch_of(store), 0)
     assert lease.groups[0].samples == request(GroupId(1, 0, 0), tokens=300_000).policies[0]
     with server.client() as client:
         [(_, fields)] = client.xrange(Keys(uid).stream("solver"))
@@ -143,7 +143,7 @@ async def test_what_was_just_stored_is_handed_out_once_without_reading_it(
 ) -> None:
     """And read again whenever somebody asks again."""
     await fill(store, 0, 3)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     with server.client() as client:
         for name in client.zrange(Keys(uid).entries("solver", 0), 0, -1)[:2]:
             stream_id = Name.parse(name).stream_id
@@ -157,7 +157,7 @@ async def test_what_was_just_stored_is_handed_out_once_without_reading_it(
 
 async def test_one_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:
     await fill(store, 0, 5, tokens=600_000)  # 11 MB each
-    epoch, cursor, seen, answers = await store.take_epoch("solver"), "", list[int](), 0
+    epoch, cursor, seen, answers = await epoch_of(store), "", list[int](), 0
     while len(seen) < 5:
         lease = await leased(store, "solver", epoch, 0, cursor=cursor)
         assert 0 < sum(group.ByteSize() for group in lease.groups) <= MAX_LEASE_BYTES
@@ -170,7 +170,7 @@ async def test_one_answer_is_bounded_and_the_next_goes_on(store: Store) -> None:
 @pytest.mark.parametrize("cursor", ["5", "(", "+", "1-1", "0" * 41])
 async def test_a_cursor_of_someone_else_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidRequestError, match="cursor"):
-        await leased(store, "solver", await store.take_epoch("solver"), 0, cursor=cursor)
+        await leased(store, "solver", await epoch_of(store), 0, cursor=cursor)
 
 
 async def test_kept_steps_are_leased_again_until_they_are_too_old(store: Store) -> None:
@@ -179,30 +179,30 @@ async def test_kept_steps_are_leased_again_until_they_are_too_old(store: Store) 
     for step in range(4):
         for index in range(2):
             await append(store, sent(GroupId(incarnation, step, index)))
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         deleted = await store.commit("solver", epoch, step, keep=2)
         assert deleted == (2 if step >= 2 else 0)
         assert await store.commit("solver", epoch, step, keep=2) == 0
-        await store.commit("verifier", await store.take_epoch("verifier"), step)
+        await store.commit("verifier", await epoch_of(store, "verifier"), step)
         await store.close_step(incarnation, step)
         for one in range(4):
             left = [0, 1] if step - 2 < one <= step else []
             assert await indexes(store, "solver", epoch, one) == left
-            assert await indexes(store, "verifier", await store.take_epoch("verifier"), one) == []
+            assert await indexes(store, "verifier", await epoch_of(store, "verifier"), one) == []
     assert not await append(store, sent(GroupId(incarnation, 3, 5)))
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     assert await store.commit("solver", epoch, 3) == 4  # the step before it, too
     assert [await indexes(store, "solver", epoch, step) for step in range(4)] == [[]] * 4
 
 
 async def test_a_roll_back_forgets_kept_steps_from_there_on(store: Store) -> None:
     incarnation = await store.take_incarnation()
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     for step in range(3):
         await append(store, sent(GroupId(incarnation, step, 0)))
         await store.commit("solver", epoch, step, keep=8)
         await store.close_step(incarnation, step)
-    incarnation = await store.take_incarnation(roll_back_to=1)
+    await store.roll_back(incarnation, 1)
     assert [await indexes(store, "solver", epoch, step) for step in range(3)] == [[0], [], []]
     await append(store, sent(GroupId(incarnation, 1, 3)))
     assert await store.commit("solver", epoch, 1, keep=1) == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import indexes
+from tests.contract.experience.filling import epoch_of, indexes
 from tests.unit.experience.groups import POLICIES, append, samples_of, sent
 
 from flexmarl.experience.client import ExperienceClient
@@ -14,8 +16,10 @@ from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
+from flexmarl.experience.wire import Part, read_group
 from flexmarl.runtime.errors import (
     FencedError,
+    FlexMARLError,
     FullError,
     JobFailedError,
 )
@@ -44,7 +48,7 @@ async def test_ten_thousand_groups_leave_nothing_behind_and_none_is_lost(
     at_once, steps, after = 500, 20, list[tuple[int, int]]()
     async with Store(own_server.url, uid, POLICIES) as store:
         incarnation = await store.take_incarnation()
-        epochs = {policy: await store.take_epoch(policy) for policy in POLICIES}
+        epochs = {policy: await epoch_of(store, policy) for policy in POLICIES}
 
         async def produce(step: int, first: int) -> None:
             for index in range(first, at_once, 20):
@@ -80,7 +84,7 @@ async def test_full_memory_makes_producers_wait_and_nothing_is_lost(
             assert await client.append_group(group, "t", samples_of(group, tokens=tokens))
 
         async def consume(policy: str, step: int) -> list[int]:
-            epoch, cursor, found = await client.take_epoch(policy), "", list[int]()
+            epoch, cursor, found = await epoch_of(client, policy), "", list[int]()
             while len(found) < groups:
                 lease = await client.lease(policy, epoch, step, cursor, wait=1)
                 cursor = lease.cursor
@@ -102,11 +106,53 @@ async def test_full_memory_makes_producers_wait_and_nothing_is_lost(
             assert filled > groups
             assert not all(each.done() for each in producing)  # a buffer that shrinks lets one in
             for policy in POLICIES:  # needs no memory, as it is what frees it
-                epoch = await client.take_epoch(policy)
+                epoch = await epoch_of(client, policy)
                 assert await client.commit(policy, epoch, filler + step) == filled
             found = await asyncio.gather(*(consume(policy, step) for policy in POLICIES))
             await asyncio.gather(*producing)
             assert [sorted(each) for each in found] == [list(range(groups))] * 2
+
+
+async def test_while_the_store_is_full_one_group_asks_for_all_of_a_client(
+    small_server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole groups that go there and back are in the way of those who make room."""
+    groups, tokens = 12, 8_000
+    async with (
+        asyncio.timeout(60),
+        Store(small_server.url, uid, POLICIES) as store,
+        serving(register(store), "127.0.0.1:0") as address,
+        ExperienceClient(address) as client,
+    ):
+        incarnation = await client.take_incarnation()
+        await fill_up(store, incarnation, 9)
+        whole, refused, asking, meanwhile = store.append, Counter[int](), 0, list[int]()
+        seen = asyncio.Event()
+
+        async def watched(offered: Sequence[Part]) -> list[bool | FlexMARLError]:
+            nonlocal asking
+            asking += len(offered)
+            if len(refused) == groups:
+                meanwhile.append(asking)
+                if len(meanwhile) == 3:
+                    seen.set()
+            outcomes = await whole(offered)
+            asking -= len(offered)
+            refused.update(read_group(each).id.index for each in offered)
+            return outcomes
+
+        async def produce(index: int) -> None:
+            group = GroupId(incarnation, 1, index)
+            assert await client.append_group(group, "t", samples_of(group, tokens=tokens))
+
+        monkeypatch.setattr(store, "append", watched)
+        producing = [asyncio.ensure_future(produce(index)) for index in range(groups)]
+        await seen.wait()
+        assert set(meanwhile) == {1}
+        for policy in POLICIES:
+            await client.commit(policy, await epoch_of(client, policy), 9)
+        await asyncio.gather(*producing)
+        assert (await client.stored(1)).indexes == set(range(groups))
 
 
 async def fill_up(store: Store, incarnation: int, step: int) -> int:

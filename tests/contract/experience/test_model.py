@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import leased
+from tests.contract.experience.filling import epoch_of, leased
 from tests.unit.experience.groups import POLICIES, append, sent
 
 from flexmarl.experience.samples import GroupId
@@ -41,7 +41,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = self.run(opened(self.url, f"model/{next(self._numbers)}"))
         self.incarnation = self.run(self.store.take_incarnation())
-        self.epochs = {policy: self.run(self.store.take_epoch(policy)) for policy in POLICIES}
+        self.epochs = {policy: self.run(epoch_of(self.store, policy)) for policy in POLICIES}
         self.known: dict[int, set[int]] = {}
         self.entries: dict[tuple[str, int], list[int]] = {}
         self.closed = -1
@@ -109,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(policy=POLICY)
     def rebind(self, policy: str) -> None:
         self.epochs[policy] += 1
-        assert self.run(self.store.take_epoch(policy)) == self.epochs[policy]
+        assert self.run(epoch_of(self.store, policy)) == self.epochs[policy]
 
     @rule()
     def restart(self) -> None:
@@ -118,8 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(step=STEPS)
     def roll_back(self, step: int) -> None:
-        self.incarnation += 1
-        assert self.run(self.store.take_incarnation(roll_back_to=step)) == self.incarnation
+        self.run(self.store.roll_back(self.incarnation, step))
         self.closed = min(self.closed, step - 1)
         self.forget(lambda each: each >= step)
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
+from tests.contract.experience.filling import epoch_of, fill, indexes
 from tests.unit.experience.groups import POLICIES, append, samples_of, sent
 
+from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import GroupId, to_wire
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
+from flexmarl.experience.wire import Part
+from flexmarl.runtime.errors import FlexMARLError, UnavailableError
 from flexmarl.runtime.grpc import serving
 
 
@@ -30,7 +34,7 @@ async def test_calls_go_on_after_the_server_was_killed_and_started_again(
         ExperienceClient(address) as client,
     ):
         incarnation = await client.take_incarnation()
-        epoch = await client.take_epoch("solver")
+        epoch = await epoch_of(client)
         group = GroupId(incarnation, 0, 0)
         assert await client.append_group(group, "t", samples_of(group))
         waiting = asyncio.ensure_future(client.lease("solver", epoch, 1, wait=60))
@@ -78,7 +82,7 @@ async def test_a_store_closes_at_any_moment(server: Server, ticks: int) -> None:
 async def test_a_killed_server_keeps_what_it_acknowledged(own_server: Server, uid: str) -> None:
     async with Store(own_server.url, uid, POLICIES) as store:
         incarnation = await fill(store, 3, 5)
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         await store.put_state(incarnation, {"step": "3"})
         await store.close_step(incarnation, 2)
         await asyncio.to_thread(own_server.stop, signal.SIGKILL)
@@ -92,7 +96,7 @@ async def test_a_killed_server_keeps_what_it_acknowledged(own_server: Server, ui
 
 async def test_cut_connections_are_made_again(server: Server, client: ExperienceClient) -> None:
     """Whatever they were doing: appending, leasing, waiting for arrivals."""
-    incarnation, epoch = await client.take_incarnation(), await client.take_epoch("solver")
+    incarnation, epoch = await client.take_incarnation(), await epoch_of(client)
     waiting = asyncio.ensure_future(client.lease("solver", epoch, 1, wait=60))
 
     async def produce(first: int) -> None:
@@ -125,7 +129,7 @@ async def test_a_frozen_server_is_waited_for_and_answers_stay_apart(
         ExperienceClient(address) as client,
     ):
         incarnation = await client.take_incarnation()
-        epochs = {policy: await client.take_epoch(policy) for policy in POLICIES}
+        epochs = {policy: await epoch_of(client, policy) for policy in POLICIES}
         assert own_server.process is not None
         own_server.process.send_signal(signal.SIGSTOP)
         groups = [GroupId(incarnation, 0, index) for index in range(30)]
@@ -158,10 +162,65 @@ async def test_a_server_that_lost_its_memory_takes_everything_again(
 ) -> None:
     async with Store(own_server.url, uid, POLICIES) as store:
         incarnation = await fill(store, 0, 3)
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         await asyncio.to_thread(own_server.lose_memory)
         assert (await store.stored(0)).indexes == []
         assert await store.get_state() == {}
         for index in range(3):
             assert await append(store, sent(GroupId(incarnation, 0, index)))
         assert await indexes(store, "solver", epoch, 0) == [0, 1, 2]
+
+
+async def test_a_watcher_of_arrivals_that_fails_ends_the_service(
+    server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases would go on, a second late each, and nobody would know."""
+
+    async def fails(self: Arrivals) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(Arrivals, "watch", fails)
+    async with asyncio.timeout(10), Store(server.url, uid, POLICIES) as store:
+        with pytest.raises(RuntimeError, match="unforeseen"):
+            await store.serve()
+
+
+async def test_a_group_that_the_store_lost_on_its_way_is_sent_again(
+    server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbours in the request were stored: the error is an outcome, not the call's."""
+    async with (
+        asyncio.timeout(30),
+        Store(server.url, uid, POLICIES) as store,
+        serving(register(store), "127.0.0.1:0") as address,
+        ExperienceClient(address) as client,
+    ):
+        group = GroupId(await client.take_incarnation(), 0, 0)
+        whole, asked = store.append, list[int]()
+
+        async def loses(groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+            asked.append(len(groups))
+            return [UnavailableError("lost")] if len(asked) == 1 else await whole(groups)
+
+        monkeypatch.setattr(store, "append", loses)
+        assert await client.append_group(group, "t", samples_of(group))
+        assert asked == [1, 1]
+
+
+async def test_a_group_that_the_store_goes_on_losing_is_given_up(
+    server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        asyncio.timeout(30),
+        Store(server.url, uid, POLICIES) as store,
+        serving(register(store), "127.0.0.1:0") as address,
+        ExperienceClient(address, patience=0.3) as client,
+    ):
+        group = GroupId(await client.take_incarnation(), 0, 0)
+
+        async def loses(groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+            return [UnavailableError("lost") for _ in groups]
+
+        monkeypatch.setattr(store, "append", loses)
+        with pytest.raises(UnavailableError, match="lost"):
+            await client.append_group(group, "t", samples_of(group))

@@ -38,7 +38,7 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
     stored = await client.stored(0)
     assert (stored.indexes, stored.closed) == (frozenset({0, 1}), False)
     for number, policy in enumerate(POLICIES):
-        epoch = await client.take_epoch(policy)
+        epoch = await epoch_of(client, policy)
         lease = await client.lease(policy, epoch, 0, max_groups=1)
         rest = await client.lease(policy, epoch, 0, lease.cursor)
         assert [each.task_id for each in (*lease.groups, *rest.groups)] == ["task-1", "task-0"]
@@ -50,7 +50,7 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
     await client.close_step(incarnation, 0)
     assert (await client.stored(0)).closed
     assert await client.get_state() == {"step": "1"}
-    assert await client.take_incarnation(roll_back_to=0) == incarnation + 1
+    await client.roll_back(incarnation, 0)
     assert not (await client.stored(0)).closed
 
 
@@ -118,7 +118,7 @@ async def test_a_service_that_stays_away_is_unavailable(tmp_path: Path) -> None:
 
 
 async def test_a_waiting_lease_does_not_hold_up_other_calls(client: ExperienceClient) -> None:
-    epoch = await client.take_epoch("solver")
+    epoch = await epoch_of(client)
     waiting = asyncio.ensure_future(client.lease("solver", epoch, 0, wait=60))
     group = GroupId(await client.take_incarnation(), 0, 0)
     assert await client.append_group(group, "t", samples_of(group))
@@ -145,7 +145,7 @@ async def test_the_process_serves_and_drains_while_a_lease_waits(
     try:
         await wait_ready(address, 60)
         async with ExperienceClient(address, TOKEN, patience=0.1) as client:
-            epoch = await client.take_epoch("solver")
+            epoch = await epoch_of(client)
             waiting = asyncio.ensure_future(client.lease("solver", epoch, 0, wait=300))
             await asyncio.sleep(0.2)
             process.terminate()

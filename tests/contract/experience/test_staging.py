@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
+from tests.contract.experience.filling import epoch_of, fill, indexes
 from tests.contract.experience.test_access import user
 from tests.unit.experience.groups import POLICIES, append, sent
 
@@ -40,7 +40,7 @@ async def test_what_is_stored_stays_and_nothing_else(
     with server.client() as client:
         assert staged(client, uid) == []
         assert [client.ttl(key) for key in data(client, uid)] == [-1] * 4
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         await store.commit("solver", epoch, 0)
         assert len(data(client, uid)) == 2
         await store.close_step(incarnation + 1, 0)
@@ -51,7 +51,7 @@ async def test_of_a_lost_entry_only_its_policy_takes_data_again(
     server: Server, store: Store, another: Store, uid: str
 ) -> None:
     incarnation = await fill(store, 0, 1)
-    epoch = await store.take_epoch("solver")
+    epoch = await epoch_of(store)
     with server.client() as client:
         [(stream_id, _)] = client.xrange(Keys(uid).stream("solver"))
         client.delete(Keys(uid).data("solver", stream_id.decode()))
@@ -100,5 +100,5 @@ async def test_a_server_that_forgot_the_script_stores_what_was_sent(
         own_server.start()
         with own_server.client() as client:
             assert [client.ttl(key) for key in data(client, uid)] == [-1] * 4
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         assert await indexes(store, "solver", epoch, 0) == [0, 1]

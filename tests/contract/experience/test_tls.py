@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.experience.conftest import Server
-from tests.contract.experience.filling import fill, indexes
+from tests.contract.experience.filling import epoch_of, fill, indexes
 from tests.unit.experience.groups import POLICIES
 
 from flexmarl.experience.store import Store
@@ -80,7 +80,7 @@ async def test_groups_pass_through_tls(server: Server, uid: str, certificates: P
     ):
         await store.check()
         await fill(store, 0, 3, tokens=100_000)
-        assert await indexes(store, "solver", await store.take_epoch("solver"), 0) == [0, 1, 2]
+        assert await indexes(store, "solver", await epoch_of(store), 0) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("authority", "host"), [

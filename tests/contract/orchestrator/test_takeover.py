@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.contract.orchestrator.test_failures import once_at
+from tests.contract.orchestrator.test_pipeline import until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
@@ -88,6 +93,80 @@ async def test_a_second_orchestrator_silences_the_first(
             await first
         await second
         around.assert_trained_as_if_nothing_had_happened()
+
+
+@asynccontextmanager
+async def reading_late(around: Team, moved: Callable[[], bool]) -> AsyncIterator[None]:
+    """Whoever asks in the block where the job stands hears of it once the orchestrator of before,
+    whose clients have asked already, has `moved` on, or cannot."""
+    asked, get_state = set[ExperienceClient](), ExperienceClient.get_state
+
+    async def late(self: ExperienceClient) -> dict[str, str]:
+        known = self in asked
+        asked.add(self)
+        fields = await get_state(self)
+        if armed and not known:
+            end = time.monotonic() + 5
+            while not (first.done() or moved() or time.monotonic() > end):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return fields
+
+    armed = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExperienceClient, "get_state", late)
+        first = asyncio.ensure_future(around.run())
+        await until(lambda: len(around.lines("metrics")) >= 2)
+        armed = True
+        yield
+        with pytest.raises(FencedError):
+            await first
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [{}, {"maxStaleness": 2}, {"maxStaleness": 1, "partialRollout": True}],
+    ids=["strict", "stale", "partial"],
+)
+async def test_what_the_first_orchestrator_does_while_the_second_begins_is_not_undone(
+    tmp_path: Path, store_server: Server, pipeline: dict[str, Any]
+) -> None:
+    job = make_job(steps=8, pipeline=pipeline, checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server) as around:
+        around.workers[0].seconds = 0.05
+        before = 0
+
+        def moved() -> bool:
+            return len(around.lines("metrics")) > before
+
+        async with reading_late(around, moved):
+            before = len(around.lines("metrics"))
+            await around.run()
+        around.assert_every_task_was_trained_once()
+        assert set(around.ledger.times.values()) == {1}
+
+
+async def test_a_draw_that_the_first_orchestrator_still_placed_is_played_into_no_other_place(
+    tmp_path: Path, store_server: Server
+) -> None:
+    job = make_job(steps=6, pipeline={"maxStaleness": 1, "partialRollout": True})
+    async with team(job, tmp_path, store_server) as around:
+        worker = around.workers[0]
+        worker.seconds = 0.05
+        held = [(2, index) for index in range(3)]
+        worker.gates.update({draw: asyncio.Event() for draw in held})
+
+        def moved() -> bool:
+            worker.gates[held[0]].set()
+            return held[0] in worker.placed
+
+        async with reading_late(around, moved):
+            await until(lambda: set(held) <= {(r.id.step, r.id.index) for r in around.requests})
+            second = asyncio.ensure_future(around.run())
+            await asyncio.sleep(1)
+            for draw in held:
+                worker.gates[draw].set()
+            await second
+        around.assert_every_task_was_trained_once()
 
 
 async def test_a_resumed_job_goes_on_with_the_very_same_sequence(

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.contract.experience.filling import epoch_of
 
 from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
 from flexmarl.experience.client import ExperienceClient
@@ -103,7 +104,7 @@ async def test_what_is_played_can_be_leased_and_a_signal_drains(
     ):
         stub = rollout_pb2_grpc.RolloutStub(connection)
         former, incarnation = await store.take_incarnation(), await store.take_incarnation()
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         finished = await stub.RunGroup(request(0, incarnation, address), timeout=30)
         assert [episode.agents["solver"].reward for episode in finished.episodes] == [1.0] * 4
         again = await stub.RunGroup(request(0, incarnation, address), timeout=30)
@@ -148,7 +149,7 @@ async def test_a_zombie_worker_stores_nothing(
         channel(processes.address("zombie"), SECRET) as to_zombie,
         channel(processes.address("worker"), SECRET) as to_worker,
     ):
-        former, epoch = await store.take_incarnation(), await store.take_epoch("solver")
+        former, epoch = await store.take_incarnation(), await epoch_of(store)
         release = asyncio.Event()
         engine.wait = lambda _: release.wait()
         stub = rollout_pb2_grpc.RolloutStub(to_zombie)
@@ -189,7 +190,7 @@ async def test_a_held_group_is_stored_in_its_place_unless_it_is_too_old_for_it(
     ):
         stub = rollout_pb2_grpc.RolloutStub(connection)
         incarnation = await store.take_incarnation()
-        epoch = await store.take_epoch("solver")
+        epoch = await epoch_of(store)
         asked = request(7, incarnation, address)
         asked.hold, asked.routes[0].version, asked.routes[0].min_version = True, 3, 1
         finished = await stub.RunGroup(asked, timeout=30)

@@ -123,7 +123,7 @@ class Rig:
     slot: Slot = field(init=False)
 
     async def epoch(self, policy: str = "solver") -> int:
-        return await self.experience.take_epoch(policy)
+        return await self.experience.take_epoch(policy, self.incarnation)
 
     @asynccontextmanager
     async def serving(

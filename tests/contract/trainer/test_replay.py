@@ -108,7 +108,7 @@ async def test_after_a_roll_back_a_deterministic_job_replays_what_it_did_the_fir
             await rig.experience.close_step(rig.incarnation, step)
     # Its pod is lost, and with it the shared memory.
     rig = rig.elsewhere(tmp_path / "elsewhere")
-    rig.incarnation = await rig.experience.take_incarnation(roll_back_to=1)
+    await rig.experience.roll_back(rig.incarnation, 1)
     async with rig.serving() as trainer:
         epoch = await rig.epoch()
         start = bind(epoch=epoch, version=1, checkpoint=directory, discard=True)

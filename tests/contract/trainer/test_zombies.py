@@ -41,8 +41,10 @@ async def undisturbed(rigs: Rigs) -> dict[str, bytes]:
 class Overtaken(ExperienceClient):
     """Whose policy gets a new epoch just before the commit: the state is published already."""
 
+    incarnation = 1
+
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
-        await self.take_epoch(policy)
+        await self.take_epoch(policy, self.incarnation)
         return await super().commit(policy, epoch, step, keep=keep)
 
 
@@ -64,8 +66,9 @@ async def test_in_the_same_pod_a_new_slot_waits_for_the_memory_that_a_zombie_wri
         await trainer.Bind(bind(epoch=new), timeout=WAIT)
         again = zombie.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
         assert await refused(again) is grpc.StatusCode.FAILED_PRECONDITION
-        # Told to bind again by an orchestrator as old as itself, it cannot have the memory.
-        assert await refused(zombie.Bind(bind(epoch=old), timeout=WAIT)) is unavailable
+        # Told to bind again by an orchestrator as old as itself, it is refused.
+        bound = zombie.Bind(bind(epoch=old), timeout=WAIT)
+        assert await refused(bound) is grpc.StatusCode.ABORTED
         await trainer.TrainStep(train(0, GROUPS, epoch=new), timeout=WAIT)
     assert state_of(rig) == await undisturbed(rigs)
 
@@ -125,8 +128,24 @@ async def test_an_epoch_from_before_is_refused_wherever_it_is_bound(
     async with there.serving() as trainer:
         old = await rig.epoch()
         await rig.epoch()
-        await trainer.Bind(bind(epoch=old), timeout=WAIT)
+        bound = trainer.Bind(bind(epoch=old), timeout=WAIT)
+        assert await refused(bound) is grpc.StatusCode.ABORTED
+        assert not list(there.settings.shm_dir.iterdir())
+
+
+async def test_a_bind_of_an_orchestrator_that_was_replaced_undoes_nothing(rigs: Rigs) -> None:
+    """It stood still between its epoch and its bind, while the job began anew; the slot it binds
+    has been started again since."""
+    rig = await rigs(LOOSE)
+    zombie = await rig.epoch()
+    async with rig.serving() as trainer:
+        rig.incarnation = await rig.experience.take_incarnation()
+        living = await rig.epoch()
+        await trainer.Bind(bind(epoch=living), timeout=WAIT)
         await fill(rig, 0, GROUPS)
-        step = trainer.TrainStep(train(0, GROUPS, epoch=old), timeout=WAIT)
-        assert await refused(step) is grpc.StatusCode.ABORTED
-        assert version_of(there) == 0
+        await trainer.TrainStep(train(0, GROUPS, epoch=living), timeout=WAIT)
+    trained = state_of(rig)
+    async with rig.serving() as trainer:
+        anew = trainer.Bind(bind(epoch=zombie, version=0, discard=True), timeout=WAIT)
+        assert await refused(anew) is grpc.StatusCode.ABORTED
+    assert state_of(rig) == trained == await undisturbed(rigs)

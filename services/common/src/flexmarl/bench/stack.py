@@ -122,7 +122,7 @@ async def services(document: Mapping[str, Any], without: Collection[str]) -> Asy
             await connect(engine_name)
         )
         incarnation = await experience.take_incarnation()
-        epoch = await experience.take_epoch(POLICY)
+        epoch = await experience.take_epoch(POLICY, incarnation)
         bound = await trainer.Bind(
             trainer_pb2.BindRequest(policy=POLICY, epoch=epoch), timeout=CALL_SECONDS
         )

@@ -258,11 +258,6 @@ async def services() -> AsyncIterator[Bench]:
             Redis.from_pool(pool) as redis,
         ):
             await wait_ready(layout.address("experience"), START_SECONDS)
-            yield Bench(
-                experience,
-                redis,
-                prefix,
-                await experience.take_incarnation(),
-                await experience.take_epoch(POLICY),
-                itertools.count(),
-            )
+            incarnation = await experience.take_incarnation()
+            epoch = await experience.take_epoch(POLICY, incarnation)
+            yield Bench(experience, redis, prefix, incarnation, epoch, itertools.count())

@@ -132,15 +132,25 @@ class ExperienceClient:
         await self._offers.close()
         await self._channel.close()
 
-    async def take_incarnation(self, roll_back_to: int | None = None) -> int:
-        """A new incarnation; with `roll_back_to` that step and later ones are forgotten."""
-        request = pb.TakeIncarnationRequest(roll_back_to=roll_back_to)
+    async def take_incarnation(self) -> int:
+        """A new incarnation."""
+        request = pb.TakeIncarnationRequest()
         return int((await self._call(self._stub.TakeIncarnation, request)).incarnation)
 
-    async def take_epoch(self, policy: str) -> int:
+    async def roll_back(self, incarnation: int, step: int) -> None:
+        """That step and later ones are forgotten."""
+        request = pb.RollBackRequest(incarnation=incarnation, step=step)
+        await self._call(self._stub.RollBack, request)
+
+    async def take_epoch(self, policy: str, incarnation: int) -> int:
         """A new epoch of the policy."""
-        request = pb.TakeEpochRequest(policy=policy)
+        request = pb.TakeEpochRequest(policy=policy, incarnation=incarnation)
         return int((await self._call(self._stub.TakeEpoch, request)).epoch)
+
+    async def check_epoch(self, policy: str, epoch: int) -> None:
+        """FencedError: a newer one was taken."""
+        request = pb.CheckEpochRequest(policy=policy, epoch=epoch)
+        await self._call(self._stub.CheckEpoch, request)
 
     async def append_group(
         self, group: GroupId, task_id: str, samples: Iterable[PolicySamples], note: bytes = b""
@@ -168,6 +178,15 @@ class ExperienceClient:
             raise self._translated(_CODES[outcome.status], outcome.detail)
         return not outcome.duplicate
 
+    async def _offered(self, parts: Sequence[Part]) -> pb.AppendOutcome:
+        """What became of a group; once more while the service cannot say so."""
+        until = time.monotonic() + self._patience
+        while (outcome := await self._offers.make(parts)).status == _AWAY_STATUS:
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(random.uniform(0.05, 0.2))
+        return outcome
+
     async def lease(
         self,
         policy: str,
@@ -178,15 +197,6 @@ class ExperienceClient:
         max_groups: int = 0,
         wait: float = 10.0,
         indexes: Iterable[int] = (),
-    async def _offered(self, parts: Sequence[Part]) -> pb.AppendOutcome:
-        """What became of a group; once more while the service cannot say so."""
-        until = time.monotonic() + self._patience
-        while (outcome := await self._offers.make(parts)).status == _AWAY_STATUS:
-            if time.monotonic() >= until:
-                break
-            await asyncio.sleep(random.uniform(0.05, 0.2))
-        return outcome
-
     ) -> Lease:
         """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries),
         of these `indexes` alone if any are given.

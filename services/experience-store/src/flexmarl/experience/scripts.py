@@ -34,10 +34,27 @@ local function data_key(stream, id) return stream .. ':' .. id end
 """
 
 TAKE = """#!lua flags=allow-oom
--- KEYS: counter; ARGV: channel. The counter, one above the last; waiters of the old one look again.
-local taken = redis.call('INCR', KEYS[1])
-redis.pcall('PUBLISH', ARGV[1], '')
-return taken
+-- KEYS: incarnation. The counter, one above the last.
+return redis.call('INCR', KEYS[1])
+"""
+
+TAKE_EPOCH = f"""#!lua flags=allow-oom
+-- KEYS: incarnation, epoch; ARGV: incarnation, channel
+-- The epoch, one above the last; waiters of the old one look again.
+{FENCE}
+local current = fenced(KEYS[1], ARGV[1])
+if current then return {{'fenced', current}} end
+local taken = redis.call('INCR', KEYS[2])
+redis.pcall('PUBLISH', ARGV[2], '')
+return {{'ok', taken}}
+"""
+
+CHECK = f"""#!lua flags=allow-oom
+-- KEYS: counter; ARGV: what the caller has of it
+{FENCE}
+local current = fenced(KEYS[1], ARGV[1])
+if current then return {{'fenced', current}} end
+return {{'ok'}}
 """
 
 DROP = """
@@ -76,11 +93,14 @@ end
 
 ROLL_BACK = f"""#!lua flags=allow-oom
 -- KEYS: incarnation, closed, steps, stream of each policy
--- ARGV: channel, step, prefix of the job's keys, policies
--- A new incarnation that knows nothing of this step and later ones.
+-- ARGV: incarnation, step, prefix of the job's keys, policies
+-- Forgets this step and later ones; they are open again.
+{FENCE}
 {STREAM_ID}
 {DROP}
 {FORGET}
+local current = fenced(KEYS[1], ARGV[1])
+if current then return {{'fenced', current}} end
 local step, prefix = tonumber(ARGV[2]), ARGV[3]
 local function undone(open) return open >= step end
 forget(KEYS[3], prefix, undone, function() return false end)
@@ -97,9 +117,7 @@ local closed = redis.call('GET', KEYS[2])
 if closed and tonumber(closed) >= step then
   if step == 0 then redis.call('DEL', KEYS[2]) else redis.call('SET', KEYS[2], step - 1) end
 end
-local taken = redis.call('INCR', KEYS[1])
-redis.pcall('PUBLISH', ARGV[1], '')
-return taken
+return {{'ok'}}
 """
 
 APPEND = f"""#!lua flags=allow-oom

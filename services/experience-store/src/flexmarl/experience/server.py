@@ -20,8 +20,10 @@ from flexmarl.runtime.grpc import Register
 class Groups(Protocol):
     """What the service needs of a store."""
 
-    async def take_incarnation(self, roll_back_to: int | None = None) -> int: ...
-    async def take_epoch(self, policy: str) -> int: ...
+    async def take_incarnation(self) -> int: ...
+    async def roll_back(self, incarnation: int, step: int) -> None: ...
+    async def take_epoch(self, policy: str, incarnation: int) -> int: ...
+    async def check_epoch(self, policy: str, epoch: int) -> None: ...
     async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]: ...
     async def lease(
         self,
@@ -50,11 +52,21 @@ class ExperienceService(pb_grpc.ExperienceServicer):
     async def TakeIncarnation(
         self, request: pb.TakeIncarnationRequest, context: Any
     ) -> pb.TakeIncarnationResponse:
-        step = request.roll_back_to if request.HasField("roll_back_to") else None
-        return pb.TakeIncarnationResponse(incarnation=await self._store.take_incarnation(step))
+        return pb.TakeIncarnationResponse(incarnation=await self._store.take_incarnation())
+
+    async def RollBack(self, request: pb.RollBackRequest, context: Any) -> pb.RollBackResponse:
+        await self._store.roll_back(request.incarnation, request.step)
+        return pb.RollBackResponse()
 
     async def TakeEpoch(self, request: pb.TakeEpochRequest, context: Any) -> pb.TakeEpochResponse:
-        return pb.TakeEpochResponse(epoch=await self._store.take_epoch(request.policy))
+        epoch = await self._store.take_epoch(request.policy, request.incarnation)
+        return pb.TakeEpochResponse(epoch=epoch)
+
+    async def CheckEpoch(
+        self, request: pb.CheckEpochRequest, context: Any
+    ) -> pb.CheckEpochResponse:
+        await self._store.check_epoch(request.policy, request.epoch)
+        return pb.CheckEpochResponse()
 
     async def AppendGroups(self, request: Any, context: Any) -> pb.AppendGroupsResponse:
         try:

@@ -94,6 +94,8 @@ class Store:
         self._arrivals = Arrivals(self._redis, keys.arrivals)
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
+        self._take_epoch = self._redis.register_script(scripts.TAKE_EPOCH)
+        self._check_epoch = self._redis.register_script(scripts.CHECK)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
         self._appends = Appends(self._redis, keys, fresh)
         self._commit = self._redis.register_script(scripts.COMMIT)
@@ -137,32 +139,45 @@ class Store:
         """The server; InvalidJobError when groups are not safe in it."""
         return await check_server(self._redis, self._keys.tag)
 
-    async def take_incarnation(self, roll_back_to: int | None = None) -> int:
-        """A new incarnation, which fences older ones.
-
-        With `roll_back_to` the job goes back to the start of that step: what is stored of it and of
-        later ones is forgotten, and they are open again.
-        """
-        keys = self._keys
-        if roll_back_to is None:
-            async with translated():
-                taken = await self._take([keys.incarnation], [keys.arrivals])
-        else:
-            _check_counters(step=roll_back_to)
-            async with translated():
-                taken = await self._roll_back(
-                    [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
-                    [keys.arrivals, roll_back_to, keys.prefix, *self._order],
-                )
-        log.info("incarnation taken", incarnation=taken, roll_back_to=roll_back_to)
-        return int(taken)
-
-    async def take_epoch(self, policy: str) -> int:
-        self._known(policy)
+    async def take_incarnation(self) -> int:
+        """A new incarnation, which fences older ones."""
         async with translated():
-            taken = await self._take([self._keys.epoch(policy)], [self._keys.arrivals])
-        log.info("epoch taken", policy=policy, epoch=taken)
+            taken = await self._take([self._keys.incarnation])
+        log.info("incarnation taken", incarnation=taken)
         return int(taken)
+
+    async def roll_back(self, incarnation: int, step: int) -> None:
+        """Forget what is stored of this step and of later ones; they are open again."""
+        _check_counters(incarnation=incarnation, step=step)
+        keys = self._keys
+        async with translated():
+            outcome, *rest = await self._roll_back(
+                [keys.incarnation, keys.closed, keys.steps, *map(keys.stream, self._order)],
+                [incarnation, step, keys.prefix, *self._order],
+            )
+        refuse_fenced("incarnation", incarnation, outcome, rest)
+        log.info("rolled back", step=step)
+
+    async def take_epoch(self, policy: str, incarnation: int) -> int:
+        """A new epoch of the policy, which fences older ones."""
+        self._known(policy)
+        _check_counters(incarnation=incarnation)
+        keys = self._keys
+        async with translated():
+            outcome, *rest = await self._take_epoch(
+                [keys.incarnation, keys.epoch(policy)], [incarnation, keys.arrivals]
+            )
+        refuse_fenced("incarnation", incarnation, outcome, rest)
+        log.info("epoch taken", policy=policy, epoch=rest[0])
+        return int(rest[0])
+
+    async def check_epoch(self, policy: str, epoch: int) -> None:
+        """FencedError: a newer one was taken."""
+        self._known(policy)
+        _check_counters(epoch=epoch)
+        async with translated():
+            outcome, *rest = await self._check_epoch([self._keys.epoch(policy)], [epoch])
+        refuse_fenced("epoch", epoch, outcome, rest)
 
     async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]:
         """Store each group (an OfferedGroup), all its policies at once; what became of each.
@@ -304,7 +319,7 @@ class Store:
 
     async def forget(self) -> None:
         """Remove whatever the server keeps of the job; nobody may write for it any more."""
-        await self.take_incarnation(roll_back_to=0)
+        await self.roll_back(await self.take_incarnation(), 0)
         keys = self._keys
         own = (keys.epoch, keys.stream, keys.dead, keys.kept)
         async with translated():

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import structlog
 from prometheus_client import Counter
@@ -24,14 +22,8 @@ from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.engines import Engines
 from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.inputs import Inputs, read_inputs
+from flexmarl.orchestrator.lead import Lead
 from flexmarl.orchestrator.limits import Limits
-from flexmarl.orchestrator.position import (
-    Position,
-    checkpoint_at,
-    fall_back,
-    from_disk,
-    from_fields,
-)
 from flexmarl.orchestrator.report import Report
 from flexmarl.orchestrator.rundir import Phase, RunDir, lines
 from flexmarl.orchestrator.services import Services, connected, named, wait_for_everyone
@@ -39,12 +31,7 @@ from flexmarl.orchestrator.step import Parts
 from flexmarl.orchestrator.steps import Steps
 from flexmarl.orchestrator.summary import summary
 from flexmarl.orchestrator.training import Standing, Training
-from flexmarl.runtime.errors import (
-    FencedError,
-    InvalidJobError,
-    JobFailedError,
-    UnavailableError,
-)
+from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.settings import Settings
 
 RECOVERIES = Counter(
@@ -101,19 +88,12 @@ class Run:
         self._job, self._limits = inputs.job, inputs.limits
         self._files, self._report = files, report
         self._workers = Workers(services.directory.workers, inputs.limits)
-        self._incarnation = 0
-        self._above = 0
-        """An incarnation that others know and the store has forgotten."""
+        self._lead = Lead(inputs, services.experience, files)
         self._epochs: dict[str, int] = {}
-        self._position = Position(0, time.time(), discard=True)
         self._recoveries = 0
-        self._store_away = False
-        self._own = False
-        """What the files say of where the job stands is of this very submission."""
 
     async def to_the_end(self) -> None:
         """JobFailedError when it cannot be reached."""
-        self._own = await self._find_position()
         while True:
             try:
                 await self._go()
@@ -121,59 +101,43 @@ class Run:
                 error = cause(errors)
                 if not isinstance(error, StateLostError | StoreLostError):
                     raise
-                await self._recover(error)
+                self._recover(error)
             else:
                 break
         await self._finish()
 
-    async def _find_position(self) -> bool:
-        """Set where to start; whether this submission has been there before."""
-        fields = await self._services.experience.get_state()
-        found = await asyncio.to_thread(from_fields, fields, self._inputs)
-        if found is None:
-            found = await asyncio.to_thread(from_disk, self._inputs, time.time())
-        if found is not None:
-            log.info("taking over", step=found.step)
-            self._position = found
-            return True
-        if resume_from := self._inputs.settings.resume_from:
-            start = await asyncio.to_thread(checkpoint_at, Path(resume_from), self._inputs)
-            log.info("resuming", step=start.step, checkpoint=resume_from)
-            self._position = Position(
-                start.step, time.time(), start, draws=start.draws, discard=True
-            )
-        return False
-
-    async def _recover(self, error: StateLostError | StoreLostError) -> None:
-        self._recoveries += 1
-        self._own = True
+    def _recover(self, error: StateLostError | StoreLostError) -> None:
+        self._recoveries = 1 if self._lead.moved else self._recoveries + 1
+        self._lead.moved = False
         if self._recoveries > self._limits.recoveries:
             raise JobFailedError(
                 f"{self._recoveries} recoveries in a row finished no step; the last one: {error}"
             ) from error
         if isinstance(error, StoreLostError):
-            self._above = max(self._above, error.above)
+            self._lead.lost_store(error.above)
             RECOVERIES.labels("store-lost").inc()
-            log.warning("the step is played again", step=self._position.step, reason=str(error))
-            return
-        RECOVERIES.labels("state-lost").inc()
-        self._position = fall_back(self._position)
-        log.warning("the job falls back", step=self._position.step, reason=str(error))
+            log.warning(
+                "the step is played again", step=self._lead.position.step, reason=str(error)
+            )
+        else:
+            self._lead.lost_state()
+            RECOVERIES.labels("state-lost").inc()
+            log.warning("the job falls back", step=self._lead.position.step, reason=str(error))
 
     async def _go(self) -> None:
         """One incarnation. StateLostError, StoreLostError: it is over and another may go on."""
-        await self._take_incarnation()
-        self._report.now(Phase.STARTING, self._position.step, "binding policies")
-        services = self._services
-        training = Training(self._job, services, self._limits, self._epochs)
+        lead, services = self._lead, self._services
+        await lead.take()
+        self._report.now(Phase.STARTING, lead.position.step, "binding policies")
+        training = Training(self._job, services, self._limits, lead.incarnation, self._epochs)
         directory = services.directory
         engines = Engines(
-            self._job, directory.engines, directory.pools, self._limits, self._incarnation
+            self._job, directory.engines, directory.pools, self._limits, lead.incarnation
         )
         directory.changed = engines.look
         self._report.waits_for(
             lambda: [
-                *(["the experience store"] if self._store_away else []),
+                *(["the experience store"] if lead.store_away else []),
                 *directory.missing(),
                 *training.away(),
                 *engines.away(),
@@ -182,7 +146,7 @@ class Run:
         )
         binder = Binder(
             self._job,
-            self._incarnation,
+            lead.incarnation,
             engines,
             directory.worker_channels,
             limits=self._limits,
@@ -196,62 +160,35 @@ class Run:
             helpers = [
                 background.create_task(engines.watch()),
                 background.create_task(binder.run()),
-                background.create_task(self._guard()),
+                background.create_task(lead.guard()),
             ]
-            position = self._position
+            position = lead.position
             standing = Standing(position.step, position.checkpoint, position.discard)
             await training.bind_all(standing)
             for policy, weights in training.weights.items():
                 engines.want(policy, weights)
             stored = await self._stored(training)
-            if position.discard:
-                await self._keep(replace(position, discard=False))
+            await lead.followed()
             await engines.ready()
             steps = Steps(
                 self._inputs,
                 parts,
-                incarnation=self._incarnation,
-                position=self._position,
+                incarnation=lead.incarnation,
+                position=lead.position,
                 files=self._files,
                 report=self._report,
                 desk=self._desk,
-                keep=self._keep,
+                keep=lead.keep,
             )
             await steps.run(stored)
             for helper in helpers:
                 helper.cancel()
 
-    async def _take_incarnation(self) -> None:
-        """The next number. FencedError: somebody else has taken over.
-
-        It is above any that was before, even if the store forgot them: what is left of those must
-        not be believed.
-        """
-        experience, position = self._services.experience, self._position
-        if self._incarnation:  # a store that forgot our number learns it, or fences us
-            await experience.put_state(self._incarnation, {})
-        last = max(self._above, await asyncio.to_thread(self._files.incarnation))
-        self._incarnation = 0
-        while self._incarnation <= last:
-            self._incarnation = await experience.take_incarnation(
-                roll_back_to=position.step if position.discard else None
-            )
-        await asyncio.to_thread(self._files.begin, self._incarnation)
-        structlog.contextvars.bind_contextvars(incarnation=self._incarnation)
-        await self._keep(position)
-        # Now nobody else writes, and a crash finds the same position and does this again.
-        trained = self._own and not position.discard
-        await asyncio.to_thread(
-            self._files.rewind, position.step, evaluated=self._own, trained=trained
-        )
-        if position.step:
-            await experience.close_step(self._incarnation, position.step - 1)
-
     async def _stored(self, training: Training) -> dict[int, dict[int, bytes]]:
         """What the store holds of the steps that are open: notes by step and index. A policy may be
         ahead of the others by this step, but then nothing of it can be played again as it was, so
         the store must hold all of it."""
-        spec, step = self._job.spec, self._position.step
+        spec, step = self._job.spec, self._lead.position.step
         held = {}
         for number in open_steps(step, spec.steps, spec.pipeline.max_staleness + 1):
             found = await self._services.experience.stored(number)
@@ -270,42 +207,14 @@ class Run:
             )
         return held
 
-    async def _guard(self) -> None:
-        """Until cancelled, see to it that the store knows us and nobody above us."""
-        while True:
-            await asyncio.sleep(self._limits.confirm)
-            try:
-                async with asyncio.timeout(self._limits.short_call):
-                    fields = await self._services.experience.get_state()
-            except (UnavailableError, TimeoutError) as error:
-                if not self._store_away:
-                    log.warning("the store is away", error=str(error))
-                self._store_away = True
-                continue
-            self._store_away = False
-            known = int(fields.get("incarnation", 0))
-            if known > self._incarnation:
-                raise FencedError(f"incarnation {known} has taken over from {self._incarnation}")
-            if known < self._incarnation:
-                raise StoreLostError("the store has lost its memory")
-
-    async def _keep(self, position: Position) -> None:
-        """From now on the job stands there, whoever leads it."""
-        if position.step > self._position.step:
-            self._recoveries = 0
-        await self._services.experience.put_state(
-            self._incarnation, position.fields(self._incarnation)
-        )
-        self._position = position
-
     async def _finish(self) -> None:
         metrics = await asyncio.to_thread(lines, self._files.metrics)
         evals = await asyncio.to_thread(lines, self._files.evals)
-        seconds = time.time() - self._position.started
+        seconds = time.time() - self._lead.position.started
         await asyncio.to_thread(self._files.summary, summary(self._job, seconds, metrics, evals))
         idle = not any(
             policy["updated"] for line in metrics for policy in line["policies"].values()
         )
         message = "no step updated any policy" if idle else ""
-        self._report.now(Phase.COMPLETE, self._position.step, message)
-        log.info("complete", steps=self._position.step, seconds=round(seconds, 1))
+        self._report.now(Phase.COMPLETE, self._lead.position.step, message)
+        log.info("complete", steps=self._lead.position.step, seconds=round(seconds, 1))

@@ -77,10 +77,16 @@ class Training:
     """Binds and trains; one incarnation long."""
 
     def __init__(
-        self, job: MARLJob, services: Services, limits: Limits, epochs: dict[str, int]
+        self,
+        job: MARLJob,
+        services: Services,
+        limits: Limits,
+        incarnation: int,
+        epochs: dict[str, int],
     ) -> None:
         """`epochs`: the last ones known, by policy; updated here, kept by the caller."""
         self._services, self._limits, self._epochs = services, limits, epochs
+        self._incarnation = incarnation
         policies = job.spec.trained_policies
         self._homes = homes(policies, services.slots) if policies else []
         self._bound: list[str | None] = [None] * len(self._homes)
@@ -217,9 +223,9 @@ class Training:
     async def _epoch(self, policy: str) -> int:
         """A new epoch, above any that we know of even if the store forgot them."""
         known = self._epochs.get(policy, 0)
-        epoch = await self._services.experience.take_epoch(policy)
+        epoch = 0
         while epoch <= known:
-            epoch = await self._services.experience.take_epoch(policy)
+            epoch = await self._services.experience.take_epoch(policy, self._incarnation)
         self._epochs[policy] = epoch
         return epoch
 

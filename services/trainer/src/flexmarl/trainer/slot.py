@@ -80,10 +80,12 @@ class Slot:
         discard: bool,
         kept: bool = False,
     ) -> weights_pb2.WeightsRef:
-        """Take the policy; FencedError when a later epoch of it is bound already."""
+        """Take the policy; FencedError when there is a later epoch of it."""
         if policy not in self._spec.trained_policies:
             raise InvalidRequestError(f"no trained policy {policy!r} in this job")
         async with self._lock:
+            # Before anything is let go or undone: the store knows who was replaced.
+            await self._experience.check_epoch(policy, epoch)
             bound = self._bound
             if bound is not None and bound.name == policy:
                 if bound.epoch > epoch:

@@ -202,23 +202,14 @@ Global___PolicySamples: _TypeAlias = PolicySamples  # noqa: Y015
 class TakeIncarnationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROLL_BACK_TO_FIELD_NUMBER: _builtins.int
-    roll_back_to: _builtins.int
-    """The job rolls back: whatever the store knows of this step and later is forgotten, identities
-    and closed steps too. Absent: groups that older incarnations stored still count.
-    """
     def __init__(
         self,
-        *,
-        roll_back_to: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to", "roll_back_to", b"roll_back_to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to", "roll_back_to", b"roll_back_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__roll_back_to: _TypeAlias = _typing.Literal["roll_back_to"]  # noqa: Y015
-    _WhichOneofArgType__roll_back_to: _TypeAlias = _typing.Literal["_roll_back_to", b"_roll_back_to"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__roll_back_to) -> _WhichOneofReturnType__roll_back_to | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TakeIncarnationRequest: _TypeAlias = TakeIncarnationRequest  # noqa: Y015
 
@@ -242,19 +233,59 @@ class TakeIncarnationResponse(_message.Message):
 Global___TakeIncarnationResponse: _TypeAlias = TakeIncarnationResponse  # noqa: Y015
 
 @_typing.final
+class RollBackRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    step: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackRequest: _TypeAlias = RollBackRequest  # noqa: Y015
+
+@_typing.final
+class RollBackResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackResponse: _TypeAlias = RollBackResponse  # noqa: Y015
+
+@_typing.final
 class TakeEpochRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
+    incarnation: _builtins.int
     def __init__(
         self,
         *,
         policy: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -278,6 +309,43 @@ class TakeEpochResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TakeEpochResponse: _TypeAlias = TakeEpochResponse  # noqa: Y015
+
+@_typing.final
+class CheckEpochRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckEpochRequest: _TypeAlias = CheckEpochRequest  # noqa: Y015
+
+@_typing.final
+class CheckEpochResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckEpochResponse: _TypeAlias = CheckEpochResponse  # noqa: Y015
 
 @_typing.final
 class OfferedGroup(_message.Message):

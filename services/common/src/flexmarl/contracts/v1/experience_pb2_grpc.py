@@ -42,10 +42,20 @@ class ExperienceStub(object):
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeIncarnationRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeIncarnationResponse.FromString,
                 _registered_method=True)
+        self.RollBack = channel.unary_unary(
+                '/flexmarl.contracts.v1.Experience/RollBack',
+                request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackRequest.SerializeToString,
+                response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackResponse.FromString,
+                _registered_method=True)
         self.TakeEpoch = channel.unary_unary(
                 '/flexmarl.contracts.v1.Experience/TakeEpoch',
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochResponse.FromString,
+                _registered_method=True)
+        self.CheckEpoch = channel.unary_unary(
+                '/flexmarl.contracts.v1.Experience/CheckEpoch',
+                request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochRequest.SerializeToString,
+                response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochResponse.FromString,
                 _registered_method=True)
         self.AppendGroups = channel.unary_unary(
                 '/flexmarl.contracts.v1.Experience/AppendGroups',
@@ -97,8 +107,23 @@ class ExperienceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RollBack(self, request, context):
+        """The job goes back to the start of a step: whatever is known of it and of later ones is
+        forgotten, identities and closed steps too. Without it what older incarnations stored counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TakeEpoch(self, request, context):
         """A new epoch of one policy, one above the last; older ones are refused from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckEpoch(self, request, context):
+        """Does nothing, and is refused like the calls of readers: before something is undone elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,10 +187,20 @@ def add_ExperienceServicer_to_server(servicer, server):
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeIncarnationRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeIncarnationResponse.SerializeToString,
             ),
+            'RollBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBack,
+                    request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackRequest.FromString,
+                    response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackResponse.SerializeToString,
+            ),
             'TakeEpoch': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeEpoch,
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochResponse.SerializeToString,
+            ),
+            'CheckEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckEpoch,
+                    request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochRequest.FromString,
+                    response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochResponse.SerializeToString,
             ),
             'AppendGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.AppendGroups,
@@ -244,6 +279,33 @@ class Experience(object):
             _registered_method=True)
 
     @staticmethod
+    def RollBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flexmarl.contracts.v1.Experience/RollBack',
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackRequest.SerializeToString,
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.RollBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def TakeEpoch(request,
             target,
             options=(),
@@ -260,6 +322,33 @@ class Experience(object):
             '/flexmarl.contracts.v1.Experience/TakeEpoch',
             flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochRequest.SerializeToString,
             flexmarl_dot_contracts_dot_v1_dot_experience__pb2.TakeEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flexmarl.contracts.v1.Experience/CheckEpoch',
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochRequest.SerializeToString,
+            flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

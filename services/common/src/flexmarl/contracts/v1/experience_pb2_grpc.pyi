@@ -38,8 +38,14 @@ class ExperienceStub:
     def __new__(cls, channel: _aio.Channel) -> ExperienceAsyncStub: ...
     TakeIncarnation: _grpc.UnaryUnaryMultiCallable[_experience_pb2.TakeIncarnationRequest, _experience_pb2.TakeIncarnationResponse]
     """A new incarnation of the job, one above the last; older ones are refused from now on."""
+    RollBack: _grpc.UnaryUnaryMultiCallable[_experience_pb2.RollBackRequest, _experience_pb2.RollBackResponse]
+    """The job goes back to the start of a step: whatever is known of it and of later ones is
+    forgotten, identities and closed steps too. Without it what older incarnations stored counts.
+    """
     TakeEpoch: _grpc.UnaryUnaryMultiCallable[_experience_pb2.TakeEpochRequest, _experience_pb2.TakeEpochResponse]
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
+    CheckEpoch: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CheckEpochRequest, _experience_pb2.CheckEpochResponse]
+    """Does nothing, and is refused like the calls of readers: before something is undone elsewhere."""
     AppendGroups: _grpc.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]
     """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
     groups' identities.
@@ -68,8 +74,14 @@ class ExperienceAsyncStub(ExperienceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     TakeIncarnation: _aio.UnaryUnaryMultiCallable[_experience_pb2.TakeIncarnationRequest, _experience_pb2.TakeIncarnationResponse]  # type: ignore[assignment]
     """A new incarnation of the job, one above the last; older ones are refused from now on."""
+    RollBack: _aio.UnaryUnaryMultiCallable[_experience_pb2.RollBackRequest, _experience_pb2.RollBackResponse]  # type: ignore[assignment]
+    """The job goes back to the start of a step: whatever is known of it and of later ones is
+    forgotten, identities and closed steps too. Without it what older incarnations stored counts.
+    """
     TakeEpoch: _aio.UnaryUnaryMultiCallable[_experience_pb2.TakeEpochRequest, _experience_pb2.TakeEpochResponse]  # type: ignore[assignment]
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
+    CheckEpoch: _aio.UnaryUnaryMultiCallable[_experience_pb2.CheckEpochRequest, _experience_pb2.CheckEpochResponse]  # type: ignore[assignment]
+    """Does nothing, and is refused like the calls of readers: before something is undone elsewhere."""
     AppendGroups: _aio.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]  # type: ignore[assignment]
     """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
     groups' identities.
@@ -103,12 +115,30 @@ class ExperienceServicer(metaclass=_abc_1.ABCMeta):
         """A new incarnation of the job, one above the last; older ones are refused from now on."""
 
     @_abc_1.abstractmethod
+    def RollBack(
+        self,
+        request: _experience_pb2.RollBackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_experience_pb2.RollBackResponse, _abc.Awaitable[_experience_pb2.RollBackResponse]]:
+        """The job goes back to the start of a step: whatever is known of it and of later ones is
+        forgotten, identities and closed steps too. Without it what older incarnations stored counts.
+        """
+
+    @_abc_1.abstractmethod
     def TakeEpoch(
         self,
         request: _experience_pb2.TakeEpochRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_experience_pb2.TakeEpochResponse, _abc.Awaitable[_experience_pb2.TakeEpochResponse]]:
         """A new epoch of one policy, one above the last; older ones are refused from now on."""
+
+    @_abc_1.abstractmethod
+    def CheckEpoch(
+        self,
+        request: _experience_pb2.CheckEpochRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_experience_pb2.CheckEpochResponse, _abc.Awaitable[_experience_pb2.CheckEpochResponse]]:
+        """Does nothing, and is refused like the calls of readers: before something is undone elsewhere."""
 
     @_abc_1.abstractmethod
     def AppendGroups(

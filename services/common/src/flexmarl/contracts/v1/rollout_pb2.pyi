@@ -229,7 +229,7 @@ class GroupFinished(_message.Message):
     dropped: _builtins.bool
     """the job's filter wants another task; nothing was stored"""
     oldest_version: _builtins.int
-    """of any sampled token that may be trained; 0 without any"""
+    """of any sampled token that may be trained; absent: none"""
     resumed_turns: _builtins.int
     """cut by a weight update and continued"""
     store_seconds: _builtins.float
@@ -247,15 +247,17 @@ class GroupFinished(_message.Message):
         forks: _builtins.int = ...,
         seconds: _builtins.float = ...,
         dropped: _builtins.bool = ...,
-        oldest_version: _builtins.int = ...,
+        oldest_version: _builtins.int | None = ...,
         resumed_turns: _builtins.int = ...,
         store_seconds: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "id", b"id", "oldest_version", b"oldest_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds", "store_seconds", b"store_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds", "store_seconds", b"store_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__oldest_version: _TypeAlias = _typing.Literal["oldest_version"]  # noqa: Y015
+    _WhichOneofArgType__oldest_version: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_version) -> _WhichOneofReturnType__oldest_version | None: ...
 
 Global___GroupFinished: _TypeAlias = GroupFinished  # noqa: Y015
 
