@@ -22,7 +22,7 @@ from .layout import SERVICE_CIDR, Layout
 from .pki import make_pki
 from .programs import MissingError
 
-PATIENCE = 90.0
+PATIENCE = 300.0
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: however this process ends, that one does not go on."""

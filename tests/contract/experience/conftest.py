@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.cluster.api import DIES_WITH_US
 from tests.unit.experience.groups import POLICIES
 
 from flexmarl.experience.client import ExperienceClient
@@ -79,7 +80,7 @@ class Server:
         code = "from flexmarl.experience.embedded import main; main()"
         with (self.directory / "store.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code], env=env, stdout=log, stderr=log
+                [*DIES_WITH_US, sys.executable, "-c", code], env=env, stdout=log, stderr=log
             )
         with self.client() as client:
             for _ in range(1200):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.cluster.api import DIES_WITH_US
 from tests.ports import free_port
 
 from flexmarl.experience.acl import acl_rules
@@ -22,7 +23,8 @@ ADMIN = "flexmarl:s%20cret"
 
 @contextmanager
 def serving(folder: Path, port: int, **env: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", "from flexmarl.experience.embedded import main; main()"]
+    code = "from flexmarl.experience.embedded import main; main()"
+    command = [*DIES_WITH_US, sys.executable, "-c", code]
     env = {
         "FLEXMARL_STORE_URL": f"redis://{ADMIN}@elsewhere:{port}/0",
         "FLEXMARL_STORE_DIR": str(folder),

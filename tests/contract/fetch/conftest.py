@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.cluster.api import DIES_WITH_US
 from tests.contract.fetch.servers import Hub, serving_hub
 from tests.ports import free_port
 
@@ -41,7 +42,7 @@ def hub(model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hu
 def s3_port() -> Iterator[int]:
     port = free_port()
     server = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "moto.server", "-p", str(port)],
+        [*DIES_WITH_US, sys.executable, "-W", "ignore", "-m", "moto.server", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
