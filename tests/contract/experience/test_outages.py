@@ -180,7 +180,7 @@ async def test_a_watcher_of_arrivals_that_fails_ends_the_service(
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(Arrivals, "watch", fails)
-    async with asyncio.timeout(10), Store(server.url, uid, POLICIES) as store:
+    async with asyncio.timeout(60), Store(server.url, uid, POLICIES) as store:
         with pytest.raises(RuntimeError, match="unforeseen"):
             await store.serve()
 

@@ -94,7 +94,7 @@ class Scene:
             self.engines.want(name, ref)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - it lies in what was said over gRPC
                 await asyncio.sleep(0.01)
 

@@ -22,7 +22,7 @@ from flexmarl.runtime.grpc import channel, wait_ready
 
 
 async def saved(desk: Desk) -> int:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while desk.saved is None:  # noqa: ASYNC110 - set by what runs beside
             await asyncio.sleep(0.01)
     return desk.saved
@@ -120,7 +120,7 @@ async def test_the_process_saves_when_it_is_told_to_and_stays_until_it_is_ended(
         async with channel(address, around.settings.token) as opened:
             stub = orchestrator_pb2_grpc.OrchestratorStub(opened)
             assert not await _has_saved(stub)
-            await stub.Save(orchestrator_pb2.SaveRequest(), timeout=10)
+            await stub.Save(orchestrator_pb2.SaveRequest(), timeout=60)
             async with asyncio.timeout(30):
                 while not await _has_saved(stub):  # noqa: ASYNC110 - another process says it
                     await asyncio.sleep(0.05)
@@ -136,7 +136,7 @@ async def test_the_process_saves_when_it_is_told_to_and_stays_until_it_is_ended(
 
 async def _has_saved(stub: orchestrator_pb2_grpc.OrchestratorAsyncStub) -> bool:
     try:
-        said = await stub.Progress(orchestrator_pb2.ProgressRequest(), timeout=10)
+        said = await stub.Progress(orchestrator_pb2.ProgressRequest(), timeout=60)
     except grpc.aio.AioRpcError:
         return False
     return bool(said.HasField("saved") and said.saved == 1)

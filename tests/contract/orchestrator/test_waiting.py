@@ -39,7 +39,7 @@ def on_a_cluster(around: Team) -> dict[str, Any]:
 
 
 async def told(around: Team, words: str) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while words not in (message := _message(around)):  # noqa: ASYNC110 - a file says it
             await asyncio.sleep(0.05)
     return message

@@ -26,7 +26,7 @@ def policy(pool: EnginePool, *engines: str, version: int = 1) -> EnginePolicy:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -23,7 +23,7 @@ def outcomes(finished: rollout_pb2.GroupFinished) -> dict[str, int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -122,7 +122,7 @@ async def test_what_is_played_can_be_leased_and_a_signal_drains(
         engine.wait = lambda _: release.wait()
         call = stub.RunGroup(request(2, incarnation, address), timeout=30)
         running = asyncio.ensure_future(call.code())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(engine.turns) < 16:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         worker.send_signal(signal.SIGTERM)

@@ -52,22 +52,22 @@ async def test_a_call_without_the_jobs_token_is_refused() -> None:
             async with channel(address, token) as connection:
                 stub = weights_pb2_grpc.WeightsStub(connection)
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=5)
+                    await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=60)
                 assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    async for _ in stub.Fetch(weights_pb2.FetchRequest(set="a"), timeout=5):
+                    async for _ in stub.Fetch(weights_pb2.FetchRequest(set="a"), timeout=60):
                         pass
                 assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
         async with channel(address, "secret") as connection:
             stub = weights_pb2_grpc.WeightsStub(connection)
-            await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=5)
-            chunks = [c async for c in stub.Fetch(weights_pb2.FetchRequest(set="a"), timeout=5)]
+            await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=60)
+            chunks = [c async for c in stub.Fetch(weights_pb2.FetchRequest(set="a"), timeout=60)]
             assert [chunk.data for chunk in chunks] == [b"", b"x"]
 
 
 async def test_health_answers_without_a_token() -> None:
     async with serving(register(Service()), "127.0.0.1:0", token="secret") as address:
-        await wait_ready(address, 5)
+        await wait_ready(address, 60)
 
 
 async def test_waiting_for_a_service_that_never_comes_ends() -> None:
@@ -91,7 +91,7 @@ async def test_errors_raised_in_a_stream_reach_the_caller_with_code_and_words(
 ) -> None:
     async with serving(register(Service()), "127.0.0.1:0") as address, channel(address) as link:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for _ in weights_pb2_grpc.WeightsStub(link).Fetch(request_, timeout=5):
+            async for _ in weights_pb2_grpc.WeightsStub(link).Fetch(request_, timeout=60):
                 pass
         assert caught.value.code() == code
         assert caught.value.details() == words
@@ -101,7 +101,7 @@ async def test_a_call_in_flight_may_finish_while_the_server_drains() -> None:
     service = Service()
     async with serving(register(service), "127.0.0.1:0", drain_seconds=5) as address:
         link = channel(address)
-        call = weights_pb2_grpc.WeightsStub(link).ListSets(weights_pb2.ListSetsRequest(), timeout=5)
+        call = weights_pb2_grpc.WeightsStub(link).ListSets(weights_pb2.ListSetsRequest(), timeout=60)
         await service.entered.wait()
         asyncio.get_running_loop().call_later(0.1, service.release.set)
     assert await call == weights_pb2.ListSetsResponse()
@@ -112,7 +112,7 @@ async def test_serves_on_a_unix_socket(tmp_path: Any) -> None:
     address = f"unix://{tmp_path}/s.sock"
     async with serving(register(Service()), address) as bound:
         assert bound == address
-        await wait_ready(bound, 5)
+        await wait_ready(bound, 60)
 
 
 async def serve_for_ever(address: str) -> None:

@@ -92,7 +92,7 @@ async def test_a_version_overwritten_while_it_is_sent_is_no_version(tmp_path: Pa
         writer.write(0, filled(0))
         async with sidecar(tmp_path) as address, channel(address, "secret") as connection:
             stub = weights_pb2_grpc.WeightsStub(connection)
-            call = stub.Fetch(weights_pb2.FetchRequest(set="job.solver", version=0), timeout=10)
+            call = stub.Fetch(weights_pb2.FetchRequest(set="job.solver", version=0), timeout=60)
             received = aiter(call)
             assert (await anext(received)).layout
             writer.write(1, filled(1))
@@ -110,7 +110,7 @@ async def test_sets_of_the_job_are_listed_with_version_and_size(tmp_path: Path) 
         writer.write(5, filled(5))
         async with sidecar(tmp_path) as address, channel(address, "secret") as connection:
             stub = weights_pb2_grpc.WeightsStub(connection)
-            listed = await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=10)
+            listed = await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=60)
     assert [(s.name, s.version, s.bytes) for s in listed.sets] == [("job.solver", 5, LAYOUT.nbytes)]
 
 

@@ -14,7 +14,7 @@ ONE, OTHER = Key("research", "one"), Key("research", "other")
 
 
 async def at_once(wakes: Wakes) -> Key:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         key, _ = await wakes.next()
         return key
 
