@@ -101,7 +101,9 @@ async def test_a_call_in_flight_may_finish_while_the_server_drains() -> None:
     service = Service()
     async with serving(register(service), "127.0.0.1:0", drain_seconds=5) as address:
         link = channel(address)
-        call = weights_pb2_grpc.WeightsStub(link).ListSets(weights_pb2.ListSetsRequest(), timeout=60)
+        call = weights_pb2_grpc.WeightsStub(link).ListSets(
+            weights_pb2.ListSetsRequest(), timeout=60
+        )
         await service.entered.wait()
         asyncio.get_running_loop().call_later(0.1, service.release.set)
     assert await call == weights_pb2.ListSetsResponse()
