@@ -96,6 +96,45 @@ async def test_a_webhook_that_is_down_ends_no_job_with_a_template(world: World) 
         assert time.monotonic() < end, status
 
 
+LEAST = {"type": "Container", "min": {"memory": "4Gi"}}
+MOST = {"type": "Container", "max": {"memory": "32Mi"}}
+CLAIMS = {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "reason", "words"),
+    [
+        ("limitranges", {"limits": [LEAST]}, "LimitRange", "minimum memory usage per Container"),
+        ("limitranges", {"limits": [MOST]}, "LimitRange", "memory limit of 32Mi"),
+        ("limitranges", {"limits": [CLAIMS]}, "LimitRange", "PersistentVolumeClaim tiny-run: "),
+        (
+            "resourcequotas",
+            {"hard": {"limits.cpu": "9"}},
+            "LimitsMissing",
+            "must specify limits.cpu for: ",
+        ),
+        (
+            "resourcequotas",
+            {"hard": {"requests.storage": "1Gi"}},
+            "QuotaExceeded",
+            "PersistentVolumeClaim tiny-run: ",
+        ),
+    ],
+    ids=["least", "most", "claims", "unlimited", "storage"],
+)
+async def test_what_the_namespace_allows_is_told_in_its_words(
+    world: World, kind: str, spec: dict[str, Any], reason: str, words: str
+) -> None:
+    where = f"/api/v1/namespaces/{world.namespace}/{kind}"
+    await world.cluster.call("POST", where, body={"metadata": {"name": "few"}, "spec": spec})
+    key = await world.submit(job())
+    status = await world.until(key, reason)
+    assert status["phase"] == "Starting"
+    assert words in status["message"]
+    pods = next(one for one in status["conditions"] if one["type"] == "PodsReady")
+    assert (pods["status"], pods["reason"]) == ("False", reason)
+
+
 async def test_a_volume_that_is_not_mounted_is_told_in_the_words_of_its_node(world: World) -> None:
     key = await world.submit(job())
     await world.until(key, "PodsNotReady")

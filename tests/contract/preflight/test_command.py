@@ -13,6 +13,7 @@ from tests.contract.fetch.servers import Hub, serving_git, upload
 from tests.ports import free_port
 
 from flexmarl.contracts.preparation import Kind, Preparation, Report, Source, State
+from flexmarl.controller.preparation import how_far
 from flexmarl.fetch.sources import Part, fetched
 
 MODEL = "hf://org/model@v1"
@@ -41,6 +42,24 @@ def hub_variables(hub: Hub, prefix: str = "SECRET0_") -> dict[str, str]:
 
 def model(variables: str = "SECRET0_") -> Source:
     return Source(uri=MODEL, part="model", variables=variables)
+
+
+def test_its_log_says_how_far_it_is(tmp_path: Path, cache: Path, hub: Hub) -> None:
+    hub.pause = 0.02
+    code = (
+        "from flexmarl.fetch import download; download.REPORT_SECONDS = 0.05; "
+        "from flexmarl.preflight.__main__ import main; main()"
+    )
+    environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(cache.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, Preparation(sources=[model()], job="uid").text()],
+        env=environment | hub_variables(hub),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    first = next(line for line in done.stderr.splitlines() if b'"fetching"' in line)
+    assert f"0 of 0 MiB of {MODEL}, " in how_far(first)
 
 
 def test_each_source_has_the_secret_that_its_field_names(
