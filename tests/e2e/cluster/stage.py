@@ -144,8 +144,9 @@ class Beside:
                 how = "skipped"
                 raise
             except BaseException as error:
+                how = f"failed with {error!s:.1000}"
                 for namespace in stage.namespaces:
                     error.add_note(self.cluster.evidence(namespace))
                 raise
             finally:
-                self._news.put(f"{how} after {time.monotonic() - began:.1f} s: {name}")
+                self._news.put(f"{name}, after {time.monotonic() - began:.1f} s: {how}")
