@@ -127,6 +127,14 @@ async def test_a_quota_that_refuses_the_reader_is_named(
     assert "Raise that quota" in said.err
 
 
+async def test_of_a_job_that_has_not_begun_there_is_no_report(
+    world: World, flexmarl: Terminal
+) -> None:
+    await world.submit(job())
+    said = await flexmarl("report", "tiny")
+    assert (said.code, said.err.rpartition("; ")[2]) == (1, "marljob tiny is Pending\n"), said
+
+
 @pytest.mark.parametrize("named", ["nothing", "tiny-run"])
 async def test_what_is_not_there_is_told(world: World, flexmarl: Terminal, named: str) -> None:
     said = await flexmarl("report", "tiny", "--claim", named)

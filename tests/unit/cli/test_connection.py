@@ -223,6 +223,28 @@ async def test_a_server_that_says_nothing_is_given_up(
     assert "no answer within 0.2 s" in str(error)
 
 
+async def test_whatever_is_asked_goes_through_the_proxy(folder: Path) -> None:
+    said: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said.append(await reader.readline())
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        about = {"server": "https://away.invalid:6443", "proxy-url": proxy}
+        made = config("a", current="a", clusters=[{"name": "c", "cluster": about}])
+        (folder / "kubeconfig").write_text(json.dumps(made))
+        async with connected(None, None) as found:
+            with pytest.raises(UnreachableError, match="Bad Gateway"):
+                await found.find_job("tiny")
+            with pytest.raises(UnreachableError, match="Bad Gateway"):
+                await anext(found.output("tiny-orchestrator-x", "main", ["true"]))
+    assert said == [b"CONNECT away.invalid:6443 HTTP/1.1\r\n"] * 2
+
+
 @pytest.mark.parametrize("page", [b"<html>log in", b"{}", b"[]", b""])
 async def test_what_is_no_api_server_is_told(folder: Path, page: bytes) -> None:
     async with serving(page) as server:

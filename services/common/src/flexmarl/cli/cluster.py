@@ -6,6 +6,7 @@ Plain requests: the Kubernetes client takes a second to load.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ CONNECT_SECONDS = 10.0
 """Of these, until somebody is there at all."""
 NAMED = 10
 """Jobs of a namespace, to who asked for another."""
+NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 METHODS = {"get": "GET", "list": "GET", "patch": "PATCH", "create": "POST", "delete": "DELETE"}
 STDOUT, STDERR, OUTCOME = 1, 2, 3
 """Channels of a command in a pod."""
@@ -187,6 +189,8 @@ class Cluster:
         return did_you_mean(name, names) or f"; there is {', '.join(shown) or 'none yet'}"
 
     async def _find(self, resource: str, name: str) -> Object | None:
+        if not NAME.fullmatch(name):  # the server would take it for a path
+            return None
         return await self._call(Doing("get", resource, name), may_lack=True) or None
 
     async def _call(

@@ -163,7 +163,8 @@ async def reading(name: str, where: Where) -> AsyncIterator[tuple[Reader, Object
         if kept is None:
             if job is None and where.claim is None:
                 await _nothing(cluster, name, where)
-            raise CommandError(f"There is no claim {claim} in namespace {cluster.namespace}")
+            about = f"; marljob {name} is {phase_of(job)}" if job else ""
+            raise CommandError(f"There is no claim {claim} in namespace {cluster.namespace}{about}")
         if (phase := status_of(kept).get("phase")) != "Bound":
             raise CommandError(f"The claim {claim} is {phase or 'new'}: nothing was written yet")
         run = f"{name}-{job['metadata']['uid'][:8]}" if job else f"{name}-????????"
