@@ -251,7 +251,7 @@ def models(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[Any]:
             yield from models(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from models(value, model, (*path, index))
+            yield from models(value, (*path, index))
 
 
 @given(st.data(), st.lists(ANYTHING, min_size=1, max_size=4))
