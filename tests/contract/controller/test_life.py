@@ -232,7 +232,7 @@ async def _until_refused(world: World) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            await world.cluster.apply(body, dry_run=True)
+            await world.cluster.try_to_make(body)
         except RefusedError as error:
             if error.status == 500:
                 return

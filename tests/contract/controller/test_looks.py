@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from tests.contract.controller.conftest import World
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import JOB_LABEL, Manifest
+from flexmarl.controller.reading import Read
 from flexmarl.controller.render import WORKLOADS
 from flexmarl.controller.seeing import workload
 from flexmarl.controller.troubles import Troubles
@@ -160,6 +162,37 @@ async def test_a_deleted_job_leaves_nothing_but_its_claim(world: World) -> None:
     await world.cluster.delete("MARLJob", world.namespace, "tiny")
     await world.gone(*(kind for kind in KINDS if kind != "PersistentVolumeClaim"))
     assert await world.names("PersistentVolumeClaim") == {"tiny-run"}
+
+
+async def test_one_that_cannot_be_read_goes_after_its_time_with_its_gang(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(_: Manifest) -> Read:
+        return None, ("spec.novelty: unknown field",)
+
+    removed: list[str] = []
+
+    async def remove(manifest: Manifest) -> None:
+        removed.append(f"{manifest['apiVersion']}/{manifest['metadata']['name']}")
+
+    monkeypatch.setattr("flexmarl.controller.reconcile.read", unread)
+    monkeypatch.setattr(world.cluster, "remove", remove)
+    key = await world.submit(job(ttlSecondsAfterFinished=1, gang={"kind": "volcano"}))
+    assert (await world.look(key))["reason"] == "InvalidSpec"
+    await world.gone("MARLJob", key=key)
+    assert removed == ["scheduling.volcano.sh/v1beta1/tiny-job"]
+
+
+async def test_a_job_of_the_same_name_does_not_go_in_its_place(world: World) -> None:
+    key = await world.submit(job(activeDeadlineSeconds=1, ttlSecondsAfterFinished=1))
+    await world.runs(key)
+    await world.until(key, "DeadlineExceeded")
+    await world.read()
+    await world.cluster.delete("MARLJob", world.namespace, "tiny")
+    await world.submit(job())
+    await asyncio.sleep(1.5)
+    await world.reconciler.look(key)  # which knows the old one
+    assert await world.names("MARLJob") == {"tiny"}
 
 
 async def test_a_job_that_is_over_goes_after_its_time(world: World) -> None:

@@ -13,6 +13,7 @@ from flexmarl.controller.beforehand import pods_are_accepted
 from flexmarl.controller.cache import Key
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.names import Manifest
+from flexmarl.controller.render import WORKLOADS
 
 TEMPLATE = {"metadata": {"labels": {"team": "blue"}}}
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -38,7 +39,7 @@ def deployment() -> Manifest:
     ("status", "words", "reason"),
     [
         (422, "spec.template.spec.containers[0].image: Required value", "TemplateInvalid"),
-        (400, "failed to create typed patch object: unknown field", "TemplateInvalid"),
+        (400, 'strict decoding error: unknown field "spec.containrs"', "TemplateInvalid"),
         (400, 'admission webhook "policy.example" denied the request', "AdmissionDenied"),
         (400, "admission webhook does not support dry run", "CreateFailed"),
         (422, "ValidatingAdmissionPolicy 'x' with binding 'y' denied request", "AdmissionDenied"),
@@ -55,10 +56,45 @@ async def test_only_what_is_wrong_with_the_template_ends_a_job(
     assert words in found.message
 
 
-@pytest.mark.parametrize("status", [409, 429, 500, 503, 504])
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
 async def test_what_may_soon_be_answered_is_asked_again(status: int) -> None:
     with pytest.raises(RefusedError):
         await pods_are_accepted(Refusing(status, "failed calling webhook"), deployment())
+
+
+async def test_an_object_that_does_not_fit_is_refused_and_no_outage(world: World) -> None:
+    """The API server answers such an apply with 500."""
+    with pytest.raises(RefusedError) as refused:
+        await world.cluster.apply({**deployment(), "spec": {"replcas": 1}})
+    assert (refused.value.status, refused.value.passing) == (500, False)
+
+
+async def test_no_pod_is_started_without_its_fence(world: World) -> None:
+    await world.limit("open", {"count/networkpolicies.networking.k8s.io": "0"})
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "any", "namespace": world.namespace},
+        "spec": {"podSelector": {}},
+    }
+    end = time.monotonic() + 60
+    while True:  # a quota counts from when its controller has seen it
+        try:
+            await world.cluster.try_to_make(policy)
+        except RefusedError as error:
+            if "exceeded quota" in str(error):
+                break
+        assert time.monotonic() < end
+    key = await world.submit(job())
+    status = await world.look(key)
+    assert (status["phase"], status["reason"]) == ("Starting", "QuotaExceeded")
+    assert "NetworkPolicy tiny-job" in status["message"]
+    for kind in WORKLOADS:
+        assert not await world.names(kind)
+    where = f"/api/v1/namespaces/{world.namespace}/resourcequotas/open"
+    await world.cluster.call("DELETE", where)
+    await world.until(key, "PodsNotReady")
+    assert await world.names("Job") == {"tiny-orchestrator"}
 
 
 async def test_a_webhook_that_is_down_ends_no_job_with_a_template(world: World) -> None:
@@ -196,7 +232,7 @@ async def _effective(world: World) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            await world.cluster.apply(probe, dry_run=True)
+            await world.cluster.try_to_make(probe)
         except RefusedError:
             return
         assert time.monotonic() < end

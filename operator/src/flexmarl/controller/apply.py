@@ -17,11 +17,11 @@ from flexmarl.controller.beforehand import name_is_free, pods_are_accepted
 from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import no_gangs, refused
+from flexmarl.controller.former import as_before, carried_on, made_by
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import (
     EVIDENCE,
     JOB_LABEL,
-    MADE_BY,
     MANAGED_BY,
     MANAGER,
     ROLE_LABEL,
@@ -60,6 +60,8 @@ class Applier:
         self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
         """What a job's objects were rendered from, and which they are."""
         self._cleaned: set[tuple[Key, str]] = set()
+        self._former: dict[Key, Manifest] = {}
+        """Jobs of orchestrators that another made, which are to be made anew."""
 
     async def apply(
         self, key: Key, manifests: Sequence[Manifest], there: Objects, templates: bool
@@ -74,16 +76,13 @@ class Applier:
         if any(taken := await _each(self._named, new)):
             return [*chain(*taken)]
         pods = [one for one in todo if one["kind"] in WORKLOADS]
-        tried = templates and any(reference(one) not in there.children for one in pods)
-        if tried and any(refusals := await _each(self._try, pods)):
+        tried = [one for one in pods if templates and reference(one) not in there.children]
+        if any(refusals := await _each(self._try, tried)):
             return [*chain(*refusals)]
-        first = [one for one in todo if one["kind"] not in WORKLOADS]  # what pods need
-        findings: list[Finding] = []
-        for manifest, found in zip(first, await self._all(key, first, there), strict=True):
-            findings += found
-            if found and manifest["kind"] == "PodGroup":
-                return findings  # pods would start one by one
-        return [*findings, *chain(*await self._all(key, pods, there))]
+        first = [one for one in todo if one["kind"] not in WORKLOADS]
+        if any(refusals := await self._all(key, first, there)):
+            return [*chain(*refusals)]  # no pod starts without its fence, its gang, its secrets
+        return [*chain(*await self._all(key, pods, there))]
 
     def holds(self, key: Key, source: Hashable, there: Objects) -> bool:
         """Whether everything rendered from the same `source` is as it was applied."""
@@ -115,44 +114,32 @@ class Applier:
                 changed.add(at[0])
         return changed
 
-    async def keep_only(
-        self,
-        key: Key,
-        uid: str,
-        kept: Iterable[Manifest],
-        there: Objects,
-        gang: Iterable[Manifest] = (),
-    ) -> bool:
-        """Delete every other object that was made of the job, but evidence; its `gang` too. True
-        when there was something."""
-        names = {reference(one) for one in kept}
-        alive = [
-            one
-            for one in there.of(*WORKLOADS)
-            if reference(one) not in names and "deletionTimestamp" not in one["metadata"]
-        ]
+    async def clear(self, key: Key, uid: str, there: Objects, gang: Iterable[Manifest]) -> None:
+        """Delete every object that was made of the job, its `gang` too, but its claim and
+        evidence."""
+        alive = [one for one in there.of(*WORKLOADS) if "deletionTimestamp" not in one["metadata"]]
         for one in alive:
-            await self._cluster.delete(one["kind"], key.namespace, one["metadata"]["name"])
+            await self._delete(key, one)
         if (key, uid) in self._cleaned and not alive:
-            return bool(there.children)
+            return
         # Files of `flexmarl apply` are the job's own as well, but not made here.
         made = f"{MANAGED_BY}={MANAGER},{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
         for kind in UNWATCHED:
             for one in await self._cluster.listed(kind, key.namespace, labels=made):
-                if (kind, one["metadata"]["name"]) not in names and belongs(one, uid):
-                    await self._cluster.delete(kind, key.namespace, one["metadata"]["name"])
+                if belongs(one, uid):
+                    await self._delete(key, one)
         for group in gang:
             if not await self._named(group):
                 await self._cluster.remove(group)
         self.forget(key)
         self._cleaned.add((key, uid))
-        return bool(there.children)
 
     def forget(self, key: Key) -> None:
         """Nothing of the job is known to be applied any more."""
         for known in [known for known in self._applied if known[0] == key]:
             del self._applied[known]
         self._rendered.pop(key, None)
+        self._former.pop(key, None)
         self._cleaned = {cleaned for cleaned in self._cleaned if cleaned[0] != key}
 
     async def _all(
@@ -188,9 +175,8 @@ class Applier:
 
     async def _one(self, key: Key, manifest: Manifest, there: Objects) -> list[Finding]:
         kind, name = reference(manifest)
-        found = there.children.get((kind, name)) if kind in WORKLOADS else None
         try:
-            made = await self._made(manifest, found)
+            made = await self._made(key, manifest, there)
         except RefusedError as error:
             if kind == "PodGroup" and error.status == 404:
                 return [no_gangs(manifest["apiVersion"])]
@@ -209,28 +195,48 @@ class Applier:
             )
         return []
 
-    async def _made(self, manifest: Manifest, found: Manifest | None) -> Manifest | None:
+    async def _made(self, key: Key, manifest: Manifest, there: Objects) -> Manifest | None:
         """The object as it is then; None: it is made anew once it is gone."""
         kind, name = reference(manifest)
+        found = there.children.get((kind, name)) if kind in WORKLOADS else None
         if found is not None:
             if "deletionTimestamp" in found["metadata"]:
                 return None
-            notes = found["metadata"].get("annotations", {})
+            former = made_by(found) != self._made_by
             steps = manifest["metadata"]["annotations"].get(STEPS)
-            if kind == "Job" and notes.get(STEPS) != steps:
+            if kind == "Job" and found["metadata"].get("annotations", {}).get(STEPS) != steps:
                 log.info("the orchestrator starts again", name=name, steps=steps)
-                await self._cluster.delete(kind, manifest["metadata"]["namespace"], name)
+                if former:
+                    self._former[key] = found
+                await self._delete(key, found)
                 return None
-            if notes.get(MADE_BY) != self._made_by:
+            if former:
                 return await self._only_scaled(manifest, found)
         if kind == "PodGroup":
             made = await self._gang(manifest)
         elif kind == "PersistentVolumeClaim":
             made = await self._claim(manifest)
+        elif kind == "ConfigMap":
+            made = await self._file(manifest, there)
+        elif kind == "Job" and key in self._former:
+            made = await self._cluster.apply(as_before(manifest, self._former[key]))
         else:
             made = await self._cluster.apply(manifest)
         APPLIES.labels(kind).inc()
         return made
+
+    async def _file(self, manifest: Manifest, there: Objects) -> Manifest:
+        """While pods of another maker live, the job's file stays what that one has written, but for
+        what may change."""
+        if any(made_by(one) != self._made_by for one in there.of(*WORKLOADS)):
+            found = await self._cluster.get("ConfigMap", *_place(manifest))
+            if found is not None and made_by(found) != self._made_by:
+                return await self._cluster.apply(carried_on(manifest, found))
+        return await self._cluster.apply(manifest)
+
+    async def _delete(self, key: Key, one: Manifest) -> None:
+        about = one["metadata"]
+        await self._cluster.delete(one["kind"], key.namespace, about["name"], about["uid"])
 
     async def _gang(self, manifest: Manifest) -> Manifest:
         """Made once: Kubernetes lets nobody change the size of its groups."""
@@ -253,11 +259,10 @@ class Applier:
     async def _only_scaled(self, manifest: Manifest, found: Manifest) -> Manifest:
         """Another version of the controller, or another chart, made it: it stays until its job
         ends, but for its number of pods."""
-        kind, name = reference(manifest)
-        wanted = manifest["spec"].get("replicas")
+        kind, wanted = manifest["kind"], manifest["spec"].get("replicas")
         if kind == "Job" or wanted == found["spec"].get("replicas", 1):
             return found
-        return await self._cluster.scale(kind, manifest["metadata"]["namespace"], name, wanted)
+        return await self._cluster.scale(kind, *_place(manifest), wanted)
 
     async def _named(self, manifest: Manifest) -> list[Finding]:
         return await name_is_free(self._cluster, manifest)
@@ -283,6 +288,10 @@ async def _each(
             raise result
         found.append(result)
     return found
+
+
+def _place(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 def _is_note(manifest: Manifest) -> bool:

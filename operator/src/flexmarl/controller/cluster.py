@@ -20,6 +20,8 @@ from flexmarl.controller.names import MANAGER, Manifest
 
 SECONDS = 30.0
 PAGE = 500
+UNFIT = "failed to create typed patch object"
+"""How the words begin with which an API server answers 500 to an apply that its schema forbids."""
 PLURALS = {
     "MARLJob": ("apis/flexmarl.io/v1alpha1", "marljobs"),
     "Namespace": ("api/v1", "namespaces"),
@@ -48,7 +50,8 @@ class RefusedError(Exception):
     @property
     def passing(self) -> bool:
         """The same may be done later."""
-        return self.status in (409, 429) or self.status >= 500
+        later = self.status in (409, 429) or self.status >= 500
+        return later and not self.message.startswith(UNFIT)
 
     def __str__(self) -> str:
         return self.message
@@ -58,18 +61,21 @@ class Cluster:
     def __init__(self, api: Any) -> None:
         self._api = api
 
-    async def apply(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+    async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply as `flexmarl`; the object as it is then. RefusedError."""
-        query = [("fieldManager", MANAGER), ("force", "true")]
-        if dry_run:
-            query.append(("dryRun", "All"))
         return await self.call(
             "PATCH",
             path_to(manifest),
-            query=query,
+            query=[("fieldManager", MANAGER), ("force", "true")],
             body=manifest,
             content="application/apply-patch+yaml",
         )
+
+    async def try_to_make(self, manifest: Manifest) -> None:
+        """Nothing is made. RefusedError: it never will be, and why, unknown fields among it; 409:
+        there is one of that name."""
+        query = [("fieldManager", MANAGER), ("dryRun", "All"), ("fieldValidation", "Strict")]
+        await self.call("POST", path_to(manifest).rpartition("/")[0], query=query, body=manifest)
 
     async def scale(self, kind: str, namespace: str, name: str, replicas: int) -> Manifest:
         return await self.call(
@@ -142,14 +148,15 @@ class Cluster:
         """All of them at once; `which` as for `pages`."""
         return [item async for page in self.pages(kind, namespace, **which) for item in page]
 
-    async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """With what it owns; nothing happens when it is gone already."""
+    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
+        """With what it owns; nothing happens when it is gone already, or is not of that uid."""
+        how: Manifest = {"propagationPolicy": "Background"}
+        if uid:
+            how["preconditions"] = {"uid": uid}
         try:
-            await self.call(
-                "DELETE", path(kind, namespace, name), query=[("propagationPolicy", "Background")]
-            )
+            await self.call("DELETE", path(kind, namespace, name), body=how)
         except RefusedError as error:
-            if error.status != 404:
+            if error.status != 404 and not (uid and error.status == 409):
                 raise
 
     async def made(self, manifest: Manifest) -> Manifest:

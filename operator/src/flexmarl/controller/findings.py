@@ -120,6 +120,15 @@ def unavailable(message: str) -> Finding:
     return Finding("APIUnavailable", f"the job's objects cannot be written: {said}; tried again")
 
 
+def broken(error: Exception) -> Finding:
+    """A mistake of ours, or what nobody has foreseen."""
+    said = shortened(f"{type(error).__name__}: {error}")
+    return Finding(
+        "ControllerFailed",
+        f"the controller cannot do what the job needs ({said}) and tries again; its log says more",
+    )
+
+
 def refused(what: str, message: str) -> Finding:
     """The API server did not take an object."""
     said = shortened(message)

@@ -23,7 +23,7 @@ from flexmarl.controller.cache import Cache, Key, Objects
 from flexmarl.controller.clock import overdue, seconds
 from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.evidence import PATIENCE_SECONDS, Evidence
-from flexmarl.controller.findings import find, store_away, unavailable
+from flexmarl.controller.findings import broken, find, store_away, unavailable
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed, Progress
 from flexmarl.controller.owners import own
@@ -31,7 +31,7 @@ from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Plan, Wish, plan
 from flexmarl.controller.questions import Questions
 from flexmarl.controller.reading import Read, document, read
-from flexmarl.controller.render import group, kept, render
+from flexmarl.controller.render import group_of, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, phase_of, troubled
@@ -105,11 +105,11 @@ class Reconciler:
         phase, status, findings = _decided(before, seen, job)
         if phase in WRITTEN_FIRST and phase_of(before) is not phase:
             return now if await self._write(key, manifest, status, findings) else now + SOON_SECONDS
-        todo = plan(status, seen, phase, job.spec.ttl_seconds_after_finished if job else None)
+        todo = plan(status, seen, phase, manifest["spec"].get("ttlSecondsAfterFinished"))
         if todo.delete_job:
-            await self._cluster.delete("MARLJob", key.namespace, key.name)
+            await self._cluster.delete("MARLJob", key.namespace, key.name, known.uid)
             return NEVER
-        failure: RefusedError | None = None
+        failure: Exception | None = None
         try:
             await self._act(key, known, todo, job, there)
             known.failing = None
@@ -118,6 +118,9 @@ class Reconciler:
             known.failing = known.failing or now
             if now - known.failing > TOLD_SECONDS:
                 known.findings = (unavailable(str(error)),)
+        except Exception as error:  # the border: who asks about the job is told, not the log alone
+            failure = error
+            known.findings = (broken(error),)
         if known.findings != seen.findings:  # what was refused belongs to this status
             seen = replace(seen, findings=known.findings)
             phase, status, findings = _decided(before, seen, job)
@@ -197,7 +200,7 @@ class Reconciler:
         if job is not None and todo.wish is Wish.ALL:
             await self._bring_about(key, known, job, there)
         elif todo.wish is Wish.KEPT:
-            await self._clear(key, known, job, there)
+            await self._clear(key, known, there)
 
     async def _bring_about(self, key: Key, known: _Job, job: MARLJob, there: Objects) -> None:
         assert there.job is not None
@@ -227,13 +230,10 @@ class Reconciler:
         if not found:
             self._applier.remember(key, source, manifests)
 
-    async def _clear(self, key: Key, known: _Job, job: MARLJob | None, there: Objects) -> None:
-        stays: list[Manifest] = []
-        gang: list[Manifest] = []
-        if job is not None:
-            subject = Subject(job, known.uid, {}, "", "")
-            stays, gang = kept(subject, self._installation), group(subject)
-        await self._applier.keep_only(key, known.uid, stays, there, gang)
+    async def _clear(self, key: Key, known: _Job, there: Objects) -> None:
+        """Nothing is rendered: what cannot be made can still be taken away."""
+        assert there.job is not None
+        await self._applier.clear(key, known.uid, there, group_of(there.job))
         known.findings, known.progress = (), None
         self._accounts.forget(known.uid)
         await self._orchestrators.forget(known.uid)

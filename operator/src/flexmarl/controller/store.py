@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
@@ -115,9 +116,15 @@ class JobUsers:
                 yield client
         except (RedisError, OSError) as error:
             silent = isinstance(error, TimeoutError) and not str(error)
-            why = f"no answer within {ANSWER_SECONDS:g} s" if silent else str(error)
+            said = without_password(str(error))
+            why = f"no answer within {ANSWER_SECONDS:g} s" if silent else said
             self._away = time.monotonic() + PAUSE_SECONDS, why
             raise UnavailableError(why) from error
+
+
+def without_password(said: str) -> str:
+    """A server repeats what it was told: of a command that it does not know, each argument."""
+    return re.sub(r">[^\s']+", ">***", said)
 
 
 async def _acl(client: Redis, *words: str) -> Any:

@@ -1,10 +1,12 @@
 """What a MARLJob is on a cluster: pure functions from a job to manifests."""
 
 from collections.abc import Mapping
+from typing import Any
 
+from flexmarl.contracts.cluster import GangKind
 from flexmarl.contracts.slots import training_slots
 from flexmarl.controller import scale
-from flexmarl.controller.names import Manifest
+from flexmarl.controller.names import Manifest, child, owner
 from flexmarl.controller.render import access, gang
 from flexmarl.controller.render.engines import engines as engine_pods
 from flexmarl.controller.render.experience import experience
@@ -26,10 +28,10 @@ def render(
     spec = subject.job.spec
     engines, slots = scale.engines(spec, wanted), training_slots(spec)
     return [
-        *kept(subject, installation),
+        *access.claim(subject, installation),
         access.account(subject),
         access.credentials(subject),
-        access.job_file(subject),
+        access.job_file(subject, installation),
         *access.network_policy(subject, installation),
         *group(subject),
         *experience(subject, installation),
@@ -48,6 +50,12 @@ def group(subject: Subject) -> list[Manifest]:
     return gang.group(spec.gang.kind, subject.metadata(subject.child("job"), "job"), pods)
 
 
-def kept(subject: Subject, installation: Installation) -> list[Manifest]:
-    """What stays while a job is suspended and after it has ended."""
-    return access.claim(subject, installation)
+def group_of(job: Mapping[str, Any]) -> list[Manifest]:
+    """What tells the gang of a job as the API server has it, which need not be readable."""
+    about, kind = job["metadata"], job["spec"].get("gang", {}).get("kind", GangKind.NONE)
+    metadata = {
+        "name": child(about["name"], "job"),
+        "namespace": about["namespace"],
+        "ownerReferences": [owner(about["name"], about["uid"])],
+    }
+    return gang.group(GangKind(kind), metadata, 0) if kind in [*GangKind] else []

@@ -9,6 +9,7 @@ from flexmarl.contracts.quantities import quantity
 from flexmarl.controller.names import (
     EXPERIENCE,
     JOB_LABEL,
+    MADE_BY,
     ORCHESTRATOR,
     PLACED,
     READER,
@@ -56,12 +57,14 @@ def credentials(subject: Subject) -> Manifest:
     }
 
 
-def job_file(subject: Subject) -> Manifest:
+def job_file(subject: Subject, installation: Installation) -> Manifest:
     """JSON is YAML; the name is the one that processes know."""
+    metadata = subject.metadata(subject.child("job"), "job")
+    metadata["annotations"] = {MADE_BY: installation.made_by}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": subject.metadata(subject.child("job"), "job"),
+        "metadata": metadata,
         "data": {"job.yaml": json.dumps(subject.document, indent=2) + "\n"},
     }
 
@@ -101,10 +104,8 @@ def _reader(subject: Subject, installation: Installation) -> Manifest:
         "securityContext": unprivileged(),
         "containers": [{"name": "main", "image": image}],
     }
-    spec = laid_over({"spec": ours}, subject.job.spec.roles.orchestrator.template or {}).get("spec")
-    if not isinstance(spec, dict):  # no pod is made of such a template
-        spec = ours
-    images = [one.get("image") for one in spec.get("containers") or () if one.get("name") == "main"]
+    spec = laid_over({"spec": ours}, subject.job.spec.roles.orchestrator.template or {})["spec"]
+    images = [one.get("image") for one in spec["containers"] if one.get("name") == "main"]
     placed = {key: spec[key] for key in PLACED if spec.get(key)}
     return {"image": next(filter(None, images), image), **placed}
 

@@ -37,9 +37,11 @@ def _lists(name: str, ours: list[Any], theirs: list[Any]) -> list[Any]:
     if not all(isinstance(item, dict) for item in (*ours, *theirs)):
         return copy.deepcopy(theirs)
     found, key = copy.deepcopy(ours), KEYS.get(name, "name")
-    places = {item[key]: index for index, item in enumerate(found) if key in item}
+    named = ((item.get(key), index) for index, item in enumerate(found))
+    places = {text: index for text, index in named if isinstance(text, str)}
     for item in theirs:
-        index = places.get(item.get(key))
+        text = item.get(key)
+        index = places.get(text) if isinstance(text, str) else None
         if index is None:
             found.append(copy.deepcopy(item))
         elif name in WHOLE:

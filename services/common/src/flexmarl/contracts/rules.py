@@ -16,6 +16,7 @@ from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.policy import Algorithm, EngineKind
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
+from flexmarl.contracts.template_rules import templates_have_the_shape_of_pods
 from flexmarl.contracts.templates import TemplateError, fields_in
 
 CHAT_ROLES = ("system", "user", "assistant", "tool")
@@ -309,4 +310,5 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     *PIPELINE_RULES,
     *CLUSTER_RULES,
+    templates_have_the_shape_of_pods,
 )

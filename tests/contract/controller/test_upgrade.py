@@ -1,0 +1,124 @@
+"""A chart is upgraded while jobs run: theirs goes on as it was begun."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.controller.conftest import CRDS, IMAGES, PAUSE, World
+from tests.contract.controller.test_looks import job
+
+from flexmarl.contracts.crd import crd
+from flexmarl.contracts.reading import JobFileError, load_job, served_job
+from flexmarl.controller import reconcile
+from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.cache import Key
+from flexmarl.controller.names import Manifest
+from flexmarl.controller.reading import Read, read
+from flexmarl.controller.reconcile import Reconciler
+from flexmarl.controller.settings import ControllerSettings
+
+WORKLOADS = ("Deployment", "StatefulSet", "Job")
+
+
+@asynccontextmanager
+async def later_definition(world: World, key: Key) -> AsyncIterator[None]:
+    """With one field more, that has a default."""
+    later = crd()
+    (version,) = later["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["novelty"] = {"type": "integer", "default": 0}
+    try:
+        await _defined(world, key, later, novelty=True)
+        yield
+    finally:
+        await _defined(world, key, crd(), novelty=False)
+
+
+async def _defined(world: World, key: Key, definition: Manifest, *, novelty: bool) -> None:
+    await world.change(f"{CRDS}/marljobs.flexmarl.io", {"spec": definition["spec"]})
+    end = time.monotonic() + 60
+    while ("novelty" in (await _get(world, f"{world.path}/{key.name}"))["spec"]) is not novelty:
+        assert time.monotonic() < end
+        await asyncio.sleep(PAUSE)
+
+
+async def _get(world: World, path: str) -> Manifest:
+    return await world.cluster.call("GET", path)
+
+
+def _reads_novelty(manifest: Manifest) -> Read:
+    """As the models of the later release do."""
+    spec = {name: value for name, value in manifest["spec"].items() if name != "novelty"}
+    return read({**manifest, "spec": spec})
+
+
+@asynccontextmanager
+async def later_controller(world: World) -> AsyncIterator[None]:
+    settings = ControllerSettings(images={**IMAGES, "slim": "later"}, namespaces=[world.namespace])
+    async with Orchestrators() as asker:
+        world.reconciler = Reconciler(settings, world.cluster, world.cache, asker)
+        yield
+
+
+async def templates(world: World) -> dict[str, Any]:
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]
+        for kind in WORKLOADS
+        for one in await world.cluster.listed(kind, world.namespace)
+    }
+
+
+async def file(world: World, tmp_path: Path) -> Path:
+    """As its pods have it mounted."""
+    at = f"/api/v1/namespaces/{world.namespace}/configmaps/tiny-job"
+    found = tmp_path / "job.yaml"
+    found.write_text((await _get(world, at))["data"]["job.yaml"])
+    return found
+
+
+async def test_a_later_release_leaves_a_running_job_what_it_can_read(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await world.submit(job())
+    await world.runs(key)
+    before = await templates(world)
+    monkeypatch.setattr(reconcile, "read", _reads_novelty)
+    async with later_definition(world, key), later_controller(world):
+        await world.look(key)
+        assert load_job(await file(world, tmp_path)).spec.steps == 2
+        change = {"steps": 5, "balancing": {"delta": 7}}
+        await world.change(f"{world.path}/tiny", {"spec": change})
+        end = time.monotonic() + 60
+        while await _steps(world) != "5":
+            assert time.monotonic() < end
+            await world.look(key)
+        found = load_job(await file(world, tmp_path))
+        assert (found.spec.steps, found.spec.balancing.delta) == (5, 7)
+        assert await templates(world) == before, "no two releases in one job"
+        await world.look(key)
+        assert await templates(world) == before
+        # Begun anew it is wholly of the later release; and what reads it is not particular.
+        await world.change(f"{world.path}/tiny", {"spec": {"suspend": True}})
+        await world.until(key, "Suspended")
+        await world.change(f"{world.path}/tiny", {"spec": {"suspend": False}})
+        await world.until(key, "PodsNotReady")
+        spec = json.loads((await file(world, tmp_path)).read_text())["spec"]
+        assert spec["novelty"] == 0
+        with pytest.raises(JobFileError):
+            load_job(tmp_path / "job.yaml")
+        assert served_job(tmp_path / "job.yaml")[1] == ["spec.novelty"]
+        after = await templates(world)
+        (main,) = after["tiny-orchestrator"]["containers"]
+        assert main["image"] == "later"
+
+
+async def _steps(world: World) -> str:
+    found = await world.cluster.get("Job", world.namespace, "tiny-orchestrator")
+    return "" if found is None else str(found["metadata"]["annotations"]["flexmarl.io/steps"])
