@@ -45,6 +45,21 @@ async def test_a_job_is_created_with_its_files_and_changed_only_where_it_differs
     assert ": changed" in (await flexmarl("apply", "job.yaml", "--set", "spec.steps=3")).out
 
 
+async def test_what_only_one_machine_makes_something_of_is_told(
+    world: World, flexmarl: Terminal, written: Path
+) -> None:
+    change = ("--set", "spec.roles.weights.restartPolicy.max=1")
+    said = await flexmarl("apply", "job.yaml", *change)
+    assert (said.code, "on a cluster without a meaning: spec.roles.weights" in said.err) == (
+        0,
+        True,
+    )
+    change = ("--set", "spec.checkpoint.uri=file://checkpoints")
+    said = await flexmarl("apply", "job.yaml", "--set", "metadata.name=other", *change)
+    assert said.code == 2
+    assert "checkpoints would be lost with their pod" in said.err
+
+
 async def test_what_a_cluster_refuses_is_told_in_words(
     world: World, flexmarl: Terminal, written: Path
 ) -> None:

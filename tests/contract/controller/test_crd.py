@@ -12,6 +12,7 @@ from tests.unit.controller.seen import observations, subject
 
 from flexmarl.contracts import rules
 from flexmarl.contracts.cel import FIXED, RULES
+from flexmarl.contracts.cluster_rules import check_for_cluster
 from flexmarl.contracts.crd import crd
 from flexmarl.contracts.status import JobStatus
 from flexmarl.controller.findings import find
@@ -55,7 +56,8 @@ def test_a_sound_job_stays_sound_with_the_servers_defaults(repo: Path) -> None:
 
 @pytest.mark.parametrize("words", BAD)
 def test_validate_uses_the_words_of_the_api_server(words: str) -> None:
-    assert any(words in str(problem) for problem in rules.check(BAD[words]))
+    problems = (*rules.check(BAD[words]), *check_for_cluster(BAD[words]))
+    assert any(words in str(problem) for problem in problems)
     assert any(words in rule.message for rule in RULES)
 
 
@@ -89,7 +91,7 @@ def test_a_name_that_is_none_is_refused_in_the_words_of_validate(name: str) -> N
     (version,) = crd()["spec"]["versions"]
     root = version["schema"]["openAPIV3Schema"]
     policy = root["properties"]["spec"]["properties"]["policies"]["items"]["properties"]["name"]
-    (of_job,), (of_policy,) = (node["x-kubernetes-validations"] for node in (root, policy))
+    (of_job, *_), (of_policy,) = (node["x-kubernetes-validations"] for node in (root, policy))
     assert of_job["rule"].replace("self.metadata.name", "self") == of_policy["rule"]
     document = {**sound(), "metadata": {"name": name, "namespace": "default"}}
     document["spec"]["policies"][0]["name"] = name

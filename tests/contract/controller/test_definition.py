@@ -87,6 +87,87 @@ async def test_a_name_that_is_none_is_refused_in_words(world: World, place: str)
     assert 'must be lower-case letters, digits and inner "-", as in solver-1' in str(refused.value)
 
 
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+"""What kubectl asks for to show a list."""
+
+
+async def test_who_lists_jobs_sees_how_they_are(world: World) -> None:
+    key = await world.submit(sound())
+    job = await world.cluster.call("GET", f"{world.path}/{key.name}")
+    status = {
+        "phase": "Running",
+        "reason": "Evaluating",
+        "progress": "1/2",
+        "reward": "0.5",
+        "tokensPerSecond": "70",
+        "restartsTotal": 3,
+    }
+    await world.cluster.write_status(job, status)
+    table = await world.cluster.call("GET", world.path, accept=TABLE)
+    (row,) = table["rows"]
+    cells = list(zip(table["columnDefinitions"], row["cells"], strict=True))
+    shown = {column["name"]: cell for column, cell in cells if column["priority"] == 0}
+    wide = {column["name"]: cell for column, cell in cells if column["priority"] > 0}
+    assert shown.pop("Age")
+    assert shown == {"Name": "tiny", "Phase": "Running", "Reason": "Evaluating", "Step": "1/2"}
+    assert wide == {"Reward": "0.5", "Tokens/s": "70", "Restarts": 3}
+
+
+async def test_it_is_found_by_its_short_names(world: World) -> None:
+    found = await world.cluster.call("GET", "/apis/flexmarl.io/v1alpha1")
+    (jobs,) = [one for one in found["resources"] if one["name"] == "marljobs"]
+    assert (jobs["singularName"], jobs["shortNames"]) == ("marljob", ["mj"])
+    assert jobs["categories"] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"steps": "three"}, 'spec.steps: Invalid value: "string"'),
+        ({"steps": 1.5}, "spec.steps"),
+        ({"steps": 0}, "should be greater than or equal to 1"),
+        ({"policies": {}}, "spec.policies"),
+        ({"agents": []}, "should have at least 1 items"),
+        ({"suspend": "yes"}, "spec.suspend"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
+        ({"suspendTimeout": 90000}, "should be less than or equal to 86400"),
+        ({"gang": {"kind": "slurm"}}, 'Unsupported value: "slurm"'),
+        ({"pools": [{"name": "x", "role": "mixed"}]}, 'supported values: "engine", "trainer"'),
+        ({"weightSync": {"transport": "rdma"}}, 'Unsupported value: "rdma"'),
+    ],
+    ids=str,
+)
+async def test_values_of_a_wrong_kind_are_refused_with_their_field(
+    world: World, spec: dict[str, Any], words: str
+) -> None:
+    job = sound()
+    job["spec"] |= spec
+    with pytest.raises(RefusedError) as refused:
+        await world.submit(job)
+    assert refused.value.status == 422
+    assert words in str(refused.value)
+
+
+async def test_a_job_that_is_over_does_not_begin_again(world: World) -> None:
+    key = await world.submit(sound())
+    at = f"{world.path}/{key.name}"
+    for phase in ("Running", "Complete", "Failed"):
+        job = await world.cluster.call("GET", at)
+        await world.cluster.write_status(job, {"phase": phase})
+        for change in (
+            {"steps": job["spec"]["steps"] + 1},
+            {"suspend": not job["spec"]["suspend"]},
+        ):
+            if phase == "Running":
+                await world.change(at, {"spec": change})
+                continue
+            with pytest.raises(RefusedError) as refused:
+                await world.change(at, {"spec": change})
+            assert "the job is over" in str(refused.value)
+        await world.change(at, {"spec": {"ttlSecondsAfterFinished": 60}})
+        await world.change(at, {"metadata": {"labels": {"phase": phase}}})
+
+
 async def test_a_status_is_explained_and_loses_nothing(world: World) -> None:
     key = await world.submit(sound())
     job = await world.cluster.call("GET", f"{world.path}/{key.name}")

@@ -3,7 +3,11 @@
 import pytest
 from tests.unit.contracts.jobs import good
 
-from flexmarl.contracts.cluster_rules import only_on_clusters
+from flexmarl.contracts.cluster_rules import (
+    check_for_cluster,
+    only_on_clusters,
+    only_on_one_machine,
+)
 from flexmarl.contracts.rules import check
 
 KEYS = {"name": "keys"}
@@ -25,6 +29,33 @@ def test_what_one_machine_makes_nothing_of_is_named_where_it_stands() -> None:
         "spec.roles.engine.startupSeconds",
         "spec.policies[0].training.warmStart.data.secretRef",
         "spec.policies[1].model.secretRef",
+    ]
+
+
+def test_what_a_cluster_makes_nothing_of_is_named_where_it_stands() -> None:
+    document = good()
+    spec = document["spec"]
+    spec["store"] = {"maxMemoryMib": 64}
+    spec["roles"] = {
+        "weights": {"restartPolicy": {"max": 1}},
+        "worker": {"restartPolicy": {"max": 1, "backoff": 2}},
+    }
+    assert only_on_one_machine(document) == [
+        "spec.roles.weights",
+        "spec.store.maxMemoryMib",
+        "spec.roles.worker.restartPolicy.backoff",
+    ]
+    assert only_on_one_machine(good()) == only_on_clusters(good()) == []
+
+
+def test_checkpoints_outlive_their_pods_or_the_job_is_refused() -> None:
+    document = good()
+    assert check_for_cluster(document) == []
+    document["spec"]["checkpoint"] = {"uri": "file:///cache/checkpoints"}
+    assert check(document) == check(good())
+    assert [str(one) for one in check_for_cluster(document)] == [
+        "spec.checkpoint.uri: checkpoints would be lost with their pod; on a cluster they lie in "
+        "the claim of the run, checkpoint.claim; remove it"
     ]
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from flexmarl.contracts import rules
 from flexmarl.contracts.api import API_VERSION
+from flexmarl.contracts.cluster_rules import check_for_cluster
 from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.preparation import PACKED
@@ -43,5 +44,6 @@ def read(manifest: Mapping[str, Any]) -> Read:
     except ValidationError as error:
         problems = explain(error.errors(include_url=False), plain)
     found = {problem.path for problem in problems}
-    problems += [problem for problem in rules.check(plain) if problem.path not in found]
+    broken = (*rules.check(plain), *check_for_cluster(plain))
+    problems += [problem for problem in broken if problem.path not in found]
     return job, tuple(str(problem) for problem in problems if not problem.warning)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flexmarl.cli.console import printable
-from flexmarl.cli.jobs import ENDED, phase_of, status_of
+from flexmarl.cli.jobs import phase_of, status_of
 from flexmarl.cli.refusals import Object
 from flexmarl.cli.words import NONE
 
@@ -25,7 +25,7 @@ def overview(job: Object) -> RenderableType:
     parts: list[RenderableType] = [_headline(job, status)]
     parts += [Text(printable(line), style=style) for line, style in _notes(job, status)]
     for key, columns in (
-        ("policies", ("name", "version", "engines", "slot", "transport")),
+        ("policies", ("name", "version", "engines")),
         ("pools", ("name", "ready", "wanted", "max")),
     ):
         rows = [row for row in _list(status.get(key)) if isinstance(row, dict)]
@@ -72,8 +72,6 @@ def _notes(job: Object, status: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"restarts: {counts}", "dim"
     if not status and job["spec"].get("managedBy", "").startswith("flexmarl.io/"):
         yield "No controller has looked at it yet: is FlexMARL's running?", "yellow"
-    if status.get("url") and phase_of(job) not in ENDED:
-        yield str(status["url"]), "dim"
 
 
 def _bad(condition: dict[str, Any]) -> bool:

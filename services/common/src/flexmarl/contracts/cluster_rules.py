@@ -3,7 +3,7 @@
 Like `contracts.rules`, of which these are a part: pure, over the document as it was written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flexmarl.contracts.cluster import PoolRole, ShmSpec
@@ -22,6 +22,11 @@ CLUSTER_FIELDS = (
     *(("roles", role, key) for role in POD_ROLES for key in ("template", "startupSeconds")),
 )  # fmt: skip
 """Below spec: without a meaning on one machine."""
+LOCAL_FIELDS = (
+    ("roles", "weights"), ("roles", "store"), ("store", "maxMemoryMib"),
+    *(("roles", role, "restartPolicy", "backoff") for role in POD_ROLES),
+)  # fmt: skip
+"""Below spec: without a meaning on a cluster, where Kubernetes starts again what ends."""
 POOL_FIELDS = ("gpus", "gpuResource", "nodeSelector", "tolerations", "max", "template")
 """Of a pool."""
 
@@ -29,19 +34,37 @@ POOL_FIELDS = ("gpus", "gpuResource", "nodeSelector", "tolerations", "max", "tem
 def only_on_clusters(document: Any) -> list[str]:
     """The fields given in the document that mean nothing on one machine."""
     spec = Place(document)["spec"]
-    found = []
-    for path in CLUSTER_FIELDS:
-        place = spec
-        for key in path:
-            place = place[key]
-        if place.given:
-            found.append(format_path(place.path))
+    found = _given(spec, CLUSTER_FIELDS)
     for policy in spec["policies"].items():
         warm = policy["training"]["warmStart"]
         own = (policy["model"]["secretRef"], warm["data"]["secretRef"])
         found += [format_path(place.path) for place in own if place.given]
     for pool in spec["pools"].items():
         found += [format_path(pool[key].path) for key in POOL_FIELDS if pool[key].given]
+    return found
+
+
+def only_on_one_machine(document: Any) -> list[str]:
+    """The fields given in the document that mean nothing on a cluster."""
+    return _given(Place(document)["spec"], LOCAL_FIELDS)
+
+
+def check_for_cluster(document: Any) -> list[Problem]:
+    """What is wrong with a whole document on a cluster only."""
+    uri = Place(document)["spec"]["checkpoint"]["uri"]
+    allowed = "on a cluster they lie in the claim of the run, checkpoint.claim; remove it"
+    says = "checkpoints would be lost with their pod"
+    return [Problem(uri.path, says, allowed)] if uri.given else []
+
+
+def _given(spec: Place, paths: Iterable[tuple[str, ...]]) -> list[str]:
+    found = []
+    for path in paths:
+        place = spec
+        for key in path:
+            place = place[key]
+        if place.given:
+            found.append(format_path(place.path))
     return found
 
 

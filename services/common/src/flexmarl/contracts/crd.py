@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from flexmarl.contracts import base, cluster, job, pipeline, policy, sources, status
 from flexmarl.contracts.api import GROUP, VERSION
 from flexmarl.contracts.base import NAME
-from flexmarl.contracts.cel import CHANGED, FIXED, RULES
+from flexmarl.contracts.cel import CHANGED, FIXED, OVER, RULES
 from flexmarl.contracts.explain import pattern_words
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.status import JobStatus
@@ -102,7 +102,7 @@ def _root() -> Json:
     named = {**_matches("self.metadata.name", NAME), "fieldPath": ".metadata.name"}
     return {
         "type": "object",
-        "x-kubernetes-validations": [named],
+        "x-kubernetes-validations": [named, OVER.validation()],
         "description": "A team of language-model agents that is trained by reinforcement learning.",
         "required": ["spec"],
         "properties": {

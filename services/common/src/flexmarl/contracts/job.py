@@ -122,7 +122,7 @@ class StoreSpec(Model):
 
 class CheckpointSpec(Model):
     uri: Annotated[str, Field(pattern=r"^file://.+")] | None = None
-    """By default `checkpoints/` of the run."""
+    """By default `checkpoints/` of the run. On one machine only."""
     every_steps: Positive = 10
     keep: Positive = 2
     claim: ClaimSpec = ClaimSpec()

@@ -29,10 +29,13 @@ def command(
     """
     from flexmarl.cli.checks import checked_job
     from flexmarl.cli.connection import ask
+    from flexmarl.contracts.cluster_rules import only_on_one_machine
 
     file = checked_job(job, overrides or ())
     for problem in file.warnings:
         warn(f"warning: {problem}")
+    if without_meaning := only_on_one_machine(file.document):
+        warn(f"note: on a cluster without a meaning: {', '.join(without_meaning)}")
     written = file.document["metadata"].get("namespace")
     if namespace and written and namespace != written:
         raise CommandError(
