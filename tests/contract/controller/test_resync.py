@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from redis.asyncio import Redis
-from tests.contract.controller.conftest import World
+from tests.contract.controller.conftest import IMAGES, World
 from tests.contract.controller.test_looks import job
 from tests.contract.controller.test_store import shared_store
 from tests.contract.controller.test_watching import (
@@ -22,10 +24,14 @@ from tests.contract.controller.test_watching import (
 )
 from tests.ports import free_port
 
+from flexmarl.controller.apply import UNWATCHED
+from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Key
+from flexmarl.controller.cluster import Cluster, RefusedError
 from flexmarl.controller.names import Manifest
-from flexmarl.controller.process import Controller
+from flexmarl.controller.process import Controller, _serve_health
 from flexmarl.controller.reconcile import Reconciler
+from flexmarl.controller.settings import ControllerSettings
 from flexmarl.experience.connection import connect
 
 
@@ -93,6 +99,70 @@ async def test_what_nobody_watches_is_mended_though_nothing_happens(
         await settled(started, looks)
         await world.cluster.delete("Service", world.namespace, "tiny-trainers")
         await until(lambda: _has(world.names("Service"), "tiny-trainers"))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_every_kind_is_compared_in_every_round_whatever_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds are 45 s apart, and a Service that is gone is back within a minute."""
+    compared: list[str] = []
+    compare = Reconciler.compare
+
+    def told(self: Reconciler, kind: str, listed: list[Manifest]) -> set[Key]:
+        compared.append(kind)
+        return compare(self, kind, listed)
+
+    monkeypatch.setattr(Reconciler, "compare", told)
+    async with controller(world, resync=0.3) as started:
+        await until(partial(_went_round, started, started._synced))
+        compared.clear()
+        await until(partial(_went_round, started, started._synced))
+        assert sorted(compared) == sorted(UNWATCHED)
+
+        def refuses(*_: object) -> set[Key]:
+            raise RefusedError(403, "Forbidden", "services may not be listed")
+
+        monkeypatch.setattr(Reconciler, "compare", refuses)
+        await until(partial(_went_round, started, started._synced))
+        monkeypatch.setattr(Reconciler, "compare", compare)
+
+
+async def test_it_is_ready_once_it_has_read_what_there_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Cluster):
+        refuses = True
+
+        async def call(self, method: str, at: str, **more: Any) -> Manifest:
+            if self.refuses:
+                raise RefusedError(403, "Forbidden", "marljobs may not be listed")
+            return await super().call(method, at, **more)
+
+    monkeypatch.setattr("flexmarl.controller.process.SOON", 0.1)
+    cluster, port = Refusing(world.cluster._api), free_port()
+    settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace])
+    async with Orchestrators() as asker, aiohttp.ClientSession() as session:
+
+        async def says(path: str, wanted: int) -> bool:
+            async with session.get(f"http://127.0.0.1:{port}/{path}") as answer:
+                return answer.status == wanted
+
+        made = Controller(settings, cluster, asker)
+        runner = await _serve_health(made, port)
+        filling = asyncio.create_task(made.fill())
+        await asyncio.sleep(0.5)
+        assert not filling.done()
+        assert await says("healthz", 200), "or it would be started again"
+        assert await says("readyz", 503)
+        cluster.refuses = False
+        await filling
+        async with asyncio.TaskGroup() as group:
+            tasks = made.start(group)
+            await until(lambda: says("readyz", 200))
+            for task in tasks:
+                task.cancel()
+        await runner.cleanup()
 
 
 @pytest.mark.usefixtures("quick")

@@ -70,6 +70,11 @@ class Controller:
         late = time.monotonic() - self._synced > ROUNDS * self._settings.resync_seconds
         return not late and not any(task.done() for task in self._tasks)
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has read what there is, and takes care of it."""
+        return bool(self._tasks) and self.healthy
+
     async def fill(self) -> None:
         """Return once everything there is was read.
 
@@ -126,8 +131,10 @@ class Controller:
             await asyncio.sleep(pause)
             pause = self._settings.resync_seconds
             try:
-                if round_ % 2:
-                    await self._compare_unwatched()
+                await self._compare_unwatched()
+            except Exception:  # the border: what is watched is compared all the same
+                log.exception("resync of what is not watched failed")
+            try:
                 await self._read()
                 self._synced = time.monotonic()
                 if round_ % ALL_ROUNDS == 0:
@@ -176,7 +183,7 @@ class Controller:
         return pause
 
     async def _compare_unwatched(self) -> None:
-        """These are half of all objects, and nobody waits for them."""
+        """These are half of all objects, of which only names and versions are read."""
         for kind in UNWATCHED:
             listed = [one async for one in self._all(kind, metadata_only=True)]
             for key in self._reconciler.compare(kind, listed):
@@ -273,15 +280,20 @@ async def identified(settings: ControllerSettings, cluster: Cluster) -> Controll
     return settings.model_copy(update={"installation_uid": found["metadata"]["uid"]})
 
 
-async def _serve_health(controller: Controller, port: int) -> None:
+async def _serve_health(controller: Controller, port: int) -> web.AppRunner:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(status=200 if controller.healthy else 503)
 
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(status=200 if controller.ready else 503)
+
     application = web.Application()
     application.router.add_get("/healthz", healthz)
+    application.router.add_get("/readyz", readyz)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()
+    return runner
 
 
 def main() -> None:
