@@ -1,9 +1,10 @@
 """What nodes have left, and how it is told."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.controller.capacity import Room, compared, empty, occupy, requests
+from flexmarl.controller.capacity import Room, admits, compared, empty, occupy, requests
 
 
 def container(**asked: str) -> dict[str, object]:
@@ -42,6 +43,46 @@ def test_what_is_left_is_what_pods_that_run_did_not_take() -> None:
     for page in (pods[:2], pods[2:]):
         occupy(rooms, page)
     assert {name: room.free["nvidia.com/gpu"] for name, room in rooms.items()} == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "tolerations", "free"),
+    [
+        ({}, [], True),
+        ({"taints": [{"key": "gpu", "effect": "PreferNoSchedule"}]}, [], True),
+        ({"taints": [{"key": "gpu", "effect": "NoSchedule"}]}, [], False),
+        ({"taints": [{"key": "gpu", "effect": "NoExecute"}]}, [], False),
+        ({"taints": [{"key": "gpu", "effect": "NoSchedule"}]}, [{"key": "gpu"}], True),
+        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]},
+         [{"key": "gpu", "value": "a", "effect": "NoSchedule"}], True),
+        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]},
+         [{"key": "gpu", "operator": "Equal", "value": "b"}], False),
+        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]},
+         [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}], False),
+        ({"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]},
+         [{"key": "a", "operator": "Exists"}], False),
+        ({"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]},
+         [{"operator": "Exists"}], True),
+    ],
+)  # fmt: skip
+def test_what_is_free_is_free_for_who_may_be_there(
+    spec: dict[str, object], tolerations: list[dict[str, str]], free: bool
+) -> None:
+    (room,) = empty([node("a", 4, **spec)]).values()
+    assert admits(room, {"kind": "a"}, tolerations) is free
+    assert not admits(room, {"kind": "b"}, tolerations)
+
+
+@pytest.mark.parametrize(
+    ("status", "there"), [("True", True), ("False", False), ("Unknown", False)]
+)
+def test_a_node_that_is_not_ready_has_no_room(status: str, there: bool) -> None:
+    lost = node("a", 4)
+    lost["status"] = {
+        "allocatable": {"cpu": "64"},
+        "conditions": [{"type": "Ready", "status": status}],
+    }
+    assert bool(empty([lost])) is there
 
 
 @given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 9))

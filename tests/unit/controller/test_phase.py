@@ -179,6 +179,26 @@ def test_lacking_capacity_is_told_with_what_is_free_on_nodes_that_match() -> Non
     assert "2 nvidia.com/gpu wanted, 1 free of 4" in found.message
 
 
+def test_all_that_lacks_is_told() -> None:
+    engine = a_pod(
+        name="e-0", unschedulable="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    )
+    trainer = a_pod(
+        "trainer", name="t-0", unschedulable="0/1 nodes are available: 1 Insufficient memory."
+    )
+    (found,) = find(seen(pods=(engine, trainer)))
+    assert "no node has enough nvidia.com/gpu left for e-0" in found.message
+    assert "no node has enough memory left for t-0" in found.message
+
+
+def test_a_node_that_a_pod_may_not_be_on_has_nothing_free_for_it() -> None:
+    stuck = a_pod(unschedulable="1 Insufficient cpu, 2 untolerated taint(s)", requests={"cpu": 4.0})
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    nodes = (Room({}, {"cpu": 8.0}, {"cpu": 8.0}, (taint,)), Room({}, {"cpu": 4.0}, {"cpu": 1.0}))
+    (found,) = find(seen(pods=(stuck,), rooms=Rooms(nodes)))
+    assert "4 cpu wanted, 1 free of 4" in found.message
+
+
 def test_a_store_that_is_away_is_named_while_its_service_is() -> None:
     words = "Traceback\nthe store does not answer: Error 111 connecting to 10.0.0.1:6379\n"
     gone = a_pod("experience", ended=Ended(1, "Error", words))

@@ -9,6 +9,7 @@ from typing import Any
 from flexmarl.contracts.quantities import UNITS, quantity
 from flexmarl.controller.names import Manifest
 
+KEEPS_OFF = ("NoSchedule", "NoExecute")
 BYTES = ("memory", "ephemeral-storage", "hugepages-")
 Amounts = Mapping[str, float]
 
@@ -20,6 +21,8 @@ class Room:
     labels: Mapping[str, str]
     total: Amounts
     free: dict[str, float]
+    taints: tuple[Mapping[str, str], ...] = ()
+    """Those that keep pods off it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,36 @@ def empty(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Room]:
     """Those that take pods, by name, as if they had none."""
     found = {}
     for node in nodes:
-        if not node["spec"].get("unschedulable"):
-            total = amounts(node.get("status", {}).get("allocatable", {}))
+        spec, status = node["spec"], node.get("status", {})
+        if not spec.get("unschedulable") and _is_ready(status):
+            total = amounts(status.get("allocatable", {}))
             labels = node["metadata"].get("labels", {})
-            found[node["metadata"]["name"]] = Room(labels, total, {**total})
+            taints = tuple(one for one in spec.get("taints", ()) if one["effect"] in KEEPS_OFF)
+            found[node["metadata"]["name"]] = Room(labels, total, {**total}, taints)
     return found
+
+
+def admits(
+    room: Room, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, str]]
+) -> bool:
+    """Whether pods of that selector and those tolerations may be there, if there is room."""
+    tolerated = (any(_tolerates(one, taint) for one in tolerations) for taint in room.taints)
+    return selector.items() <= room.labels.items() and all(tolerated)
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    exists = toleration.get("operator") == "Exists"
+    if not toleration.get("key"):
+        return exists
+    same = toleration.get("value", "") == taint.get("value", "")
+    return toleration["key"] == taint["key"] and (exists or same)
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    ready = (one["status"] for one in status.get("conditions", ()) if one["type"] == "Ready")
+    return next(ready, "True") == "True"
 
 
 def occupy(rooms: Mapping[str, Room], pods: Iterable[Mapping[str, Any]]) -> None:

@@ -83,6 +83,7 @@ class Pod:
     requests: Amounts = field(default_factory=dict)
     """What it asks of a node; known of a pod that finds none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = ()
     ended: Ended | None = None
     prepared: bool = True
     """Its first container has ended well."""

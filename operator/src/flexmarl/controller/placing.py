@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from flexmarl.controller.capacity import compared
+from flexmarl.controller.capacity import admits, compared
 from flexmarl.controller.observed import Finding, Observed, Pod
 from flexmarl.controller.words import named, shortened
 
@@ -30,8 +30,12 @@ def of_places(seen: Observed) -> Iterator[Finding]:
         if pod.unschedulable and not pod.deleting:
             stuck.setdefault(pod.unschedulable, []).append(pod)
     gang = [pod for message in [*stuck] if GANG in message for pod in stuck.pop(message)]
+    told: dict[str, list[str]] = {}
     for message, pods in stuck.items():
-        yield _unschedulable(message, pods, gang, seen)
+        found = _unschedulable(message, pods, gang, seen)
+        told.setdefault(found.reason, []).append(found.message)
+    for reason, messages in told.items():
+        yield Finding(reason, "; ".join(messages))
     if gang and not stuck:
         yield Finding("GangWaiting", f"{len(gang)} pods start together once there is room for all")
     unseen: dict[str, list[Pod]] = {}
@@ -115,9 +119,10 @@ def _numbers(lacking: Iterable[str], pods: Sequence[Pod], seen: Observed) -> str
     """Of each resource that is lacking: wanted and free. Nothing when nodes are not known."""
     if seen.rooms is None:
         return ""
-    wishes = [pod.node_selector.items() for pod in pods]
     nodes = [
-        node for node in seen.rooms.nodes if any(wish <= node.labels.items() for wish in wishes)
+        node
+        for node in seen.rooms.nodes
+        if any(admits(node, pod.node_selector, pod.tolerations) for pod in pods)
     ]
     asked = [{"pods": 1.0, **pod.requests} for pod in pods]
     return "; ".join(compared(each, asked, nodes, seen.rooms.exact) for each in lacking)

@@ -168,6 +168,7 @@ def pod(manifest: Mapping[str, Any], known: Mapping[str, Ends] | None = None) ->
         unschedulable=scheduled.get("message", "") if stuck else "",
         requests=requests(manifest["spec"]) if stuck else {},
         node_selector=manifest["spec"].get("nodeSelector", {}),
+        tolerations=tuple(manifest["spec"].get("tolerations", ())) if stuck else (),
         unscheduled_since=seconds(metadata.get("creationTimestamp")) if unseen else 0,
         scheduler=manifest["spec"].get("schedulerName", ""),
         claims=() if node else _claims(manifest["spec"]),
