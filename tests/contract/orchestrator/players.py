@@ -71,7 +71,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         if gate := self.gates.get((request.id.step, request.id.index)):
             await gate.wait()
         stored, samples = True, self._samples(request, versions)
-        oldest = min((each.version for each in samples if each.sequences), default=0)
+        oldest = min((each.version for each in samples if each.sequences), default=None)
         dropped = self.drops(request) and not request.final
         if request.purpose == rollout_pb2.TRAIN and not dropped:
             if request.hold:
@@ -108,7 +108,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         return rollout_pb2.PlaceGroupResponse(duplicate=not stored)
 
     def _note(self, request: rollout_pb2.RunGroupRequest) -> bytes:
-        said = self._finished(request, duplicate=False, dropped=False, oldest=0)
+        said = self._finished(request, duplicate=False, dropped=False, oldest=None)
         return as_note(
             evidence(
                 (agent, stats.reward)
@@ -158,7 +158,7 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         *,
         duplicate: bool,
         dropped: bool,
-        oldest: int,
+        oldest: int | None,
     ) -> rollout_pb2.GroupFinished:
         outcome = self.outcome(request)
         good = outcome == "ok"

@@ -90,6 +90,28 @@ async def test_groups_of_as_many_later_steps_as_allowed_are_played_while_a_step_
         assert around.lines("metrics")[1]["staleness"]["queued"] <= 2
 
 
+@pytest.mark.parametrize("partial", [{}, PARTIAL], ids=["fixed", "partial"])
+async def test_what_waits_while_the_version_turns_over_is_told_as_old_as_it_is_then(
+    tmp_path: Path, store_server: Server, partial: dict[str, Any]
+) -> None:
+    job = make_job(steps=3, pipeline=stale(1, **partial))
+    async with team(job, tmp_path, store_server) as around:
+        gate = around.trainers[0].gates["p0", 1] = asyncio.Event()
+        late = around.workers[0].gates[2, 0] = asyncio.Event()
+        stored: list[tuple[int, int]] = []
+        around.workers[0].on_stored = stored.append
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(step == 2 for step, _ in stored) == 5)
+        gate.set()
+        await until(lambda: len(around.lines("metrics")) == 2)
+        late.set()
+        await run
+        first, second, last = (line["staleness"] for line in around.lines("metrics"))
+        assert first == {"in_flight": 0, "queued": 0, "trained": 0}
+        assert second["trained"] == 1
+        assert last == {"in_flight": 1, "queued": 1, "trained": 1}
+
+
 async def test_a_policy_that_trains_slowly_does_not_keep_the_others_from_publishing(
     tmp_path: Path, store_server: Server
 ) -> None:

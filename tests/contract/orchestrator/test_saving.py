@@ -15,6 +15,7 @@ from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.orchestrator.desk import Desk
+from flexmarl.runtime.errors import UnavailableError
 
 HELD_OUT = {"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2}
 
@@ -62,6 +63,31 @@ async def test_a_step_that_is_played_goes_to_its_end(tmp_path: Path, store_serve
         assert await suspend(around, asked) == 2
         await around.run()
         around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_a_step_that_is_trained_goes_to_its_end_though_an_answer_got_lost(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(checkpoint={"everySteps": 4}), tmp_path, store_server) as around:
+        asked, worker = asyncio.Event(), around.workers[0]
+
+        def loses(place: tuple[int, int]) -> None:
+            if place == (1, 3):
+                worker.gates[place] = asyncio.Event()  # asked again, it says nothing
+                worker.on_stored = lambda place: None
+                raise UnavailableError("its answer got lost")
+
+        def commits(policy: str, step: int) -> None:
+            if step == 1:  # and the orchestrator hears of it
+                asyncio.get_running_loop().call_later(0.5, asked.set)
+
+        worker.on_stored = loses
+        for trainer in around.trainers:
+            trainer.on_commit = commits
+        assert await suspend(around, asked) == 2
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        assert around.ledger.times["p0", 1] == around.ledger.times["p1", 1] == 1
 
 
 @pytest.mark.parametrize("version", [2, 4])

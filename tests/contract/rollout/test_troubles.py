@@ -24,6 +24,7 @@ async def test_a_task_that_always_times_out_is_counted_and_told_once_with_its_id
             for index in range(2):
                 finished = await played.run(id=group(1, 1, index))
                 assert {episode.outcome for episode in finished.episodes} == {"timeout"}
+                assert not finished.HasField("oldest_version")
         assert counted("flexmarl_rollout_episodes_total", outcome="timeout") - before == 8
         told = [entry for entry in logs if entry["event"] == "no episode of a task counts"]
         assert [(entry["id"], entry["outcomes"]) for entry in told] == [("t", {"timeout": 4})]

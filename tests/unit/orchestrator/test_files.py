@@ -67,13 +67,13 @@ def cursor(step: int) -> dict[str, Any]:
     return {"position": step * 4, "records": 10}
 
 
-def save(root: Path, step: int, lineage: tuple[str, ...] = ("uid",)) -> Path:
+def save(root: Path, step: int, lineage: tuple[str, ...] = ("uid",), incarnation: int = 3) -> Path:
     checkpoint = begun(root, step, lineage)
     checkpoints.finish(
         checkpoint,
         {"p0": Saved(step, "sum", ("model.safetensors",))},
         cursor(step),
-        incarnation=3,
+        incarnation=incarnation,
     )
     return checkpoint.directory
 
@@ -140,6 +140,24 @@ def test_only_the_newest_of_the_own_lineage_are_kept(tmp_path: Path) -> None:
         "step-00000004",
         foreign.name,
     ]
+
+
+def test_what_is_newest_no_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks are set back; and a job that fell back abandoned what it wrote before."""
+    written = [
+        (("a",), 1, 8),
+        (("a",), 1, 9),
+        (("a",), 2, 3),
+        (("a", "b"), 1, 2),
+        (("a", "b"), 1, 4),
+    ]
+    for age, (lineage, incarnation, step) in enumerate(written):
+        monkeypatch.setattr("time.time", lambda age=age: -float(age))
+        save(tmp_path, step, lineage, incarnation)
+    found = [path.name for path in checkpoints.complete_ones(tmp_path, ("a", "b"))]
+    assert found == [f"step-{step:08d}" for _, _, step in written]
+    gone = checkpoints.prune(tmp_path, 1, ("a", "b"))
+    assert [path.name for path in gone] == found[:-1]
 
 
 def test_progress_of_a_later_incarnation_is_not_overwritten_by_an_earlier_one(

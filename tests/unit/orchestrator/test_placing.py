@@ -90,3 +90,23 @@ async def test_room_in_the_store_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     full = [grpc.StatusCode.RESOURCE_EXHAUSTED] * (2 * PLACE_TRIES)
     events = await events_of(Recording(*full), rollout_pb2.GroupFinished())
     assert events[-1] == "placed 0"
+
+
+async def test_what_came_to_be_stored_meanwhile_is_let_go_of() -> None:
+    """Its step was trained: the call that should have stored it was answered to nobody."""
+    owner = Recording()
+    placing = Placing(owner, owner.draws, owner.remember, 60)
+    owner.draws.issue(0, 0)
+    owner.draws.placed[0, 0] = 0
+    owner.draws.issue(owner.draws.lost((0, 0)), 0)
+    placing.whole(0, "w", rollout_pb2.GroupFinished())
+    owner.draws.close(0)
+    placing.forget(owner.draws.known())
+    owner.draws.issue(1, 1)
+    placing.whole(1, "w", rollout_pb2.GroupFinished())
+    running = asyncio.ensure_future(placing.run())
+    await asyncio.wait_for(owner.done.wait(), 30)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert owner.events[-1] == "placed 1"
+    assert not any("stores 0" in event for event in owner.events)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from flexmarl.contracts.v1 import rollout_pb2
@@ -30,6 +32,27 @@ async def test_a_group_waits_for_the_first_worker() -> None:
     assert not call.done()
     stubs["w:1"] = Playing()
     assert (await call)[0] == "w:1"
+
+
+class Failing:
+    async def RunGroup(self, request: rollout_pb2.RunGroupRequest, **_: Any) -> None:
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "no route")
+
+
+async def test_an_address_that_left_is_forgotten() -> None:
+    """On a cluster each pod has another, and whoever gets one again is another."""
+    stubs: dict[str, Any] = {"w:1": Failing()}
+    workers = Workers(stubs, Limits(resting=0.01))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await workers.run(rollout_pb2.RunGroupRequest(), 10)
+    assert workers.away() == ["worker at w:1: no route"]
+    stubs["w:2"] = Playing()
+    del stubs["w:1"]
+    await workers.run(rollout_pb2.RunGroupRequest(), 10)
+    del stubs["w:2"]
+    stubs["w:1"] = Playing()
+    assert workers.away() == []
 
 
 async def test_a_job_without_any_worker_ends_in_words() -> None:

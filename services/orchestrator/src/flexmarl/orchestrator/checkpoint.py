@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,19 +134,23 @@ def read(
     return Checkpoint(directory.absolute(), step, lineage, draws)
 
 
-def complete_ones(root: Path, lineage: Collection[str]) -> list[Path]:
-    """Complete checkpoints below `root` that the submissions in `lineage` wrote, oldest first."""
+def complete_ones(root: Path, lineage: Sequence[str]) -> list[Path]:
+    """Complete checkpoints below `root` that the submissions in `lineage` wrote, oldest first.
+
+    By what led to what: clocks are set back, and those of two machines differ.
+    """
+    ages = {uid: age for age, uid in enumerate(lineage)}
     for place in places_to_mend(root):
         mend(place)
     found = []
     for path in root.glob(f"{PREFIX}*/{MANIFEST}"):
         manifest = json.loads(path.read_text())
-        if manifest["lineage"][-1] in lineage:
-            found.append((manifest["time"], path.parent))
-    return [directory for _, directory in sorted(found)]
+        if (age := ages.get(manifest["lineage"][-1])) is not None:
+            found.append((age, manifest["incarnation"], manifest["step"], path.parent))
+    return [directory for *_, directory in sorted(found)]
 
 
-def prune(root: Path, keep: int, lineage: Collection[str]) -> list[Path]:
+def prune(root: Path, keep: int, lineage: Sequence[str]) -> list[Path]:
     """Delete all but the newest `keep` checkpoints of `lineage`; what went."""
     gone = complete_ones(root, lineage)[:-keep]
     for directory in gone:

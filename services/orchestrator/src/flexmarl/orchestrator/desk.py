@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from flexmarl.contracts.v1 import orchestrator_pb2 as pb
@@ -27,7 +27,7 @@ class Desk:
         """Those that serve it, by policy."""
 
     async def unless_to_save(
-        self, work: Coroutine[Any, Any, None], beyond: asyncio.Event | None = None
+        self, work: Coroutine[Any, Any, None], beyond: Callable[[], bool] = lambda: False
     ) -> bool:
         """Whether `work` is done; False: it was given up, or not begun, because the job is to be
         saved. Once it is `beyond` that, it is done nevertheless."""
@@ -39,7 +39,7 @@ class Desk:
         try:
             both: set[asyncio.Task[Any]] = {working, asked}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done() and not (beyond and beyond.is_set()):
+            if not working.done() and not beyond():
                 return False
             await working
             return True

@@ -56,6 +56,7 @@ class Workers:
         grpc.aio.AioRpcError as it comes. JobFailedError: there is no worker, for too long.
         """
         await self._somebody()
+        self._forget_who_left()
         now = time.monotonic()
         resting = {
             worker for worker, at in self._failed_at.items() if now - at < self._limits.resting
@@ -74,9 +75,19 @@ class Workers:
             return worker, finished
         finally:
             self._outstanding[worker] -= 1
+            if not self._outstanding[worker]:
+                del self._outstanding[worker]
+
+    def _forget_who_left(self) -> None:
+        """Whoever has such an address later is another."""
+        known: tuple[dict[str, Any], ...] = (self._failed_at, self._trouble)
+        for book in known:
+            for worker in book.keys() - self._stubs.keys():
+                del book[worker]
 
     def away(self) -> list[str]:
         """Workers that cannot play, where none can."""
+        self._forget_who_left()
         if not all(worker in self._trouble for worker in self._stubs):
             return []
         return [f"worker at {worker}: {self._trouble[worker]}" for worker in sorted(self._stubs)]

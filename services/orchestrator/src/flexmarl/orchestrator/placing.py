@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import grpc
@@ -76,6 +76,11 @@ class Placing:
         """Look again at who may have a place."""
         self._wake.set()
 
+    def forget(self, known: Collection[int]) -> None:
+        """Other draws are over: what was to be stored of them lies in the store already."""
+        for draw in self._held.keys() - set(known):
+            del self._held[draw]
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -91,6 +96,8 @@ class Placing:
                     tasks.create_task(self._store(draw, place))
 
     async def _store(self, draw: int, place: Place) -> None:
+        if draw not in self._held:
+            return  # its step was trained meanwhile
         worker, said = self._held.pop(draw)
         if isinstance(said, str):
             await self._owner.store_empty(draw, place)

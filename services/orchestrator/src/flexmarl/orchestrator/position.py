@@ -78,7 +78,7 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
 
 def from_disk(inputs: Inputs, started: float) -> Position | None:
     """The newest checkpoint of this very submission: the store lost what it knew of the job."""
-    found = checkpoints.complete_ones(inputs.checkpoints, {inputs.settings.job_uid})
+    found = checkpoints.complete_ones(inputs.checkpoints, [inputs.settings.job_uid])
     if not found:
         return None
     checkpoint = checkpoint_at(found[-1], inputs)

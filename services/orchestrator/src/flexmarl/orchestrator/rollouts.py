@@ -14,11 +14,11 @@ import grpc.aio
 import structlog
 from prometheus_client import Gauge
 
-from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
+from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.difficulty import Tried
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
-from flexmarl.orchestrator.admission import Place, admits, due, open_steps
+from flexmarl.orchestrator.admission import Place, open_steps
 from flexmarl.orchestrator.calls import says
 from flexmarl.orchestrator.choices import Choices
 from flexmarl.orchestrator.confirm import confirm
@@ -26,11 +26,12 @@ from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.known import Line
 from flexmarl.orchestrator.placing import Placing, Said
-from flexmarl.orchestrator.plan import group_seconds, train_request
+from flexmarl.orchestrator.plan import group_seconds
 from flexmarl.orchestrator.scores import solved
-from flexmarl.orchestrator.staleness import told
+from flexmarl.orchestrator.staleness import Ages
 from flexmarl.orchestrator.step import Parts, Step
 from flexmarl.orchestrator.tasks import Tasks
+from flexmarl.orchestrator.tries import Tries
 
 OPEN_STEPS = Gauge("flexmarl_orchestrator_open_steps", "Steps of which groups are played.")
 
@@ -61,12 +62,12 @@ class Rollouts:
         self._stored, self._remember = stored, remember
         self._total, self._staleness = spec.batch.tasks_per_step, spec.pipeline.max_staleness
         self._most_refills = spec.pipeline.filter.max_refills if spec.pipeline.filter else 0
-        self._local, self._trained = spec.local_policies, spec.trained_policies
+        self._trained = spec.trained_policies
         self.version = version
         """At which the job stands."""
         self._steps: dict[int, Step] = {}
         self._choices = Choices(tasks, refills)
-        self._started: dict[Place, int] = {}
+        self._ages = Ages()
         self._draws: Draws | None = None
         self._placing: Placing | None = None
         if spec.pipeline.partial_rollout:
@@ -74,6 +75,7 @@ class Rollouts:
             fresh = Draws(spec.steps, self._total, self._staleness, version)
             self._draws = restored(draws, fresh, places)
             self._placing = Placing(self, self._draws, remember, parts.limits.train_tail)
+        self._tries = Tries(parts, tasks, self._choices, self._draws, incarnation)
         self._groups = Groups(
             self,
             parts.workers,
@@ -114,6 +116,10 @@ class Rollouts:
             if number not in self._steps:
                 self._open(number)
         OPEN_STEPS.set(len(self._steps))
+        queued = [step.oldest(version) for at, step in self._steps.items() if at >= version]
+        if self._draws is not None:
+            queued += self._draws.whole.values()
+        self._ages.see(version, in_flight=self._flying(), queued=queued)
         self._groups.poke()
         self._look()
 
@@ -155,9 +161,10 @@ class Rollouts:
             return self._draw(group) < self._draws.next and self._draw(group) not in known
 
         self._groups.forget(over)
-        for group in [group for group in self._started if over(group)]:
-            del self._started[group]
+        self._ages.forget(over)
         self._choices.close(over)
+        if self._placing is not None:
+            self._placing.forget(known)
 
     def draws(self) -> str:
         """For the store or a checkpoint; see `Position`."""
@@ -180,50 +187,18 @@ class Rollouts:
         return sum(len(tried) >= most for tried in self.dropped(number).values()) if most else 0
 
     def staleness(self, number: int) -> dict[str, int]:
-        """In versions, the largest of what is in flight, queued, and trained in step `number`."""
-        later = [step for other, step in self._steps.items() if other != number]
-        return told(
-            in_flight=[self.version - version for version in self._flying()],
-            queued=[self.version - step.oldest(self.version) for step in later],
-            trained=[number - self.step(number).oldest(number)],
-        )
+        """In versions, the largest of what was in flight and queued since the last step was asked
+        about, and of what is trained in step `number`."""
+        return self._ages.told(number - self.step(number).oldest(number))
 
     # What `Groups` asks of its owner.
 
     def request(self, group: Place) -> rollout_pb2.RunGroupRequest | None:
-        engines, task = self._parts.engines, self._choices.task(group)
-        policies = self._tasks.participants(task)
-        versions = map(self._served, self._local if policies is None else policies)
-        if self._draws is None:
-            newest = group[0]
-            oldest = max(0, newest - self._staleness)
-            if not admits(newest, versions, self._staleness):
-                return None
-        else:
-            draw, oldest = self._draw(group), self.version
-            if not self._draws.may_issue(draw, oldest) or not admits(oldest, versions, 0):
-                return None
-            newest = due(oldest, self._staleness, self._parts.job.spec.steps)
-            if draw in self._draws.holes:
-                newest = self._draws.holes[draw][0]
-            self._draws.issue(draw, oldest)
+        request = self._tries.request(group, self.version)
+        if request is not None:
+            self._ages.start(group, self.version)
             self._look()  # issued again it is due later: another may have its place
-        self._started[group] = self.version
-        routes = engines.routes(newest, oldest if self._staleness else None, policies)
-        refill = self._choices.refill(group)
-        request = train_request(self._parts.job, task, self._wire(group), routes, refill=refill)
-        request.hold = self._draws is not None
-        request.final = refill >= self._most_refills
         return request
-
-    def _served(self, policy: str) -> int | None:
-        """The version that engines of the policy hold or, where a turn may begin with an older one,
-        are about to; None: not known."""
-        version = self._parts.engines.version(policy)
-        published = self._parts.training.weights.get(policy)
-        if version is None and self._staleness and published is not None:
-            return published.version
-        return version
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
@@ -233,8 +208,14 @@ class Rollouts:
         if self._placing is not None:
             self._placing.whole(self._draw(group), worker, said)
         elif group[0] in self._steps:
-            self._steps[group[0]].answer(group[1], self._choices.task(group), said)
+            self._answer(group, self._choices.task(group), said)
         return True
+
+    def _answer(self, place: Place, task: Task, said: rollout_pb2.GroupFinished) -> None:
+        number, index = place
+        if number > self.version and said.HasField("oldest_version"):
+            self._ages.see(self.version, queued=[said.oldest_version])
+        self._steps[number].answer(index, task, said)
 
     async def hopeless(self, group: Place, reason: str) -> None:
         """A group that cannot be played teaches nobody anything, and must not block the step."""
@@ -247,8 +228,8 @@ class Rollouts:
     # What `Placing` asks of its owner.
 
     async def store(self, worker: str, draw: int, place: Place) -> float:
-        played = self._wire(self._nominal(draw))
-        return await self._parts.workers.place(worker, played, self._wire(place))
+        played = self._tries.wire(self._nominal(draw))
+        return await self._parts.workers.place(worker, played, self._tries.wire(place))
 
     async def store_empty(self, draw: int, place: Place) -> None:
         await self._store_empty(place, self._choices.task(self._nominal(draw)))
@@ -260,7 +241,7 @@ class Rollouts:
         if isinstance(said, str):
             self._steps[number].give_up(index, task, said)
         else:
-            self._steps[number].answer(index, task, said)
+            self._answer(place, task, said)
         self._groups.poke()
 
     async def lost(self, draw: int, place: Place, error: grpc.aio.AioRpcError) -> None:
@@ -294,18 +275,15 @@ class Rollouts:
         return sum(counts.pop(step) for step in [step for step in counts if step <= number])
 
     def _flying(self) -> Iterable[int]:
-        """Versions at which the groups in flight were issued."""
-        if self._draws is not None:
-            return self._draws.playing.values()
-        return [
-            version
-            for (step, index), version in self._started.items()
-            if step in self._steps and index not in self._steps[step].done
-        ]
-
-    def _wire(self, place: Place) -> experience_pb2.GroupId:
-        step, index = place
-        return experience_pb2.GroupId(incarnation=self._incarnation, step=step, index=index)
+        """Versions at which the groups in flight were issued, but of steps that are trained: they
+        came to be stored although nobody heard of it."""
+        version, draws = self.version, self._draws
+        if draws is not None:
+            back = {draw for draw, (step, _) in draws.holes.items() if step < version}
+            return [at for draw, at in draws.playing.items() if draw not in back]
+        return self._ages.started(
+            lambda group: group[0] >= version and group[1] not in self._steps[group[0]].done
+        )
 
     def _nominal(self, draw: int) -> Place:
         return divmod(draw, self._total)

@@ -90,7 +90,6 @@ class Step:
         self._groups: dict[int, dict[str, Any]] = {}
         self.learn(stored)
         self._oldest: dict[int, int] = {}
-        self._least = max(0, number - job.spec.pipeline.max_staleness)
         self._lines: list[dict[str, Any]] = []
         self._see()
 
@@ -105,7 +104,7 @@ class Step:
             self._groups[index] = told | self._groups.get(index, {})
             self._played_at = max(self._played_at, now - group.store_seconds)
             self._stored_at = max(self._stored_at, now)
-            if group.oldest_version >= self._least:  # below: no token of it is trained
+            if group.HasField("oldest_version"):
                 self._oldest[index] = group.oldest_version
             for episode in group.episodes:
                 EPISODES.labels(episode.outcome).inc()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from prometheus_client import Histogram
@@ -100,12 +101,16 @@ class Steps:
                 rollouts.stand_at(self._position.step)
                 if self._position.step == self._spec.steps:
                     break
-                # Once all its groups are played a step goes to its end: trainers may have
-                # committed it.
-                played = rollouts.step(self._position.step).complete
-                if not await self._desk.unless_to_save(self._step(rollouts), played):
+                beyond = partial(self._goes_to_its_end, rollouts.step(self._position.step))
+                if not await self._desk.unless_to_save(self._step(rollouts), beyond):
                     await self._save_and_rest(rollouts)
             playing.cancel()
+
+    def _goes_to_its_end(self, step: Step) -> bool:
+        """All its groups are played, so that trainers may have committed it; or one has, whose
+        groups are there although nobody said so."""
+        weights = self._parts.training.weights.values()
+        return step.complete.is_set() or any(each.version > step.number for each in weights)
 
     async def _save_and_rest(self, rollouts: Rollouts) -> None:
         """Save where the job stands, say so, and wait for the end of this process."""
@@ -227,19 +232,19 @@ class Steps:
         """Fail when nothing can come of the step's groups any more."""
         await step.complete.wait()
         step.must_have_scored()
-        await self._tail()
+        await self._tail(step)
         raise JobFailedError(
             f"step {step.number}: all groups were played {self._parts.limits.train_tail:g} s ago "
             f"and the trainers are not done; see their logs"
         )
 
-    async def _tail(self) -> None:
+    async def _tail(self, step: Step) -> None:
         """The time that trainers may take for the end of a step, from when all were there: one that
-        is away is waited for in `training`."""
+        is away is waited for in `training`, and groups that the store lost are played again."""
         seconds = self._parts.limits.train_tail
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
-            if self._parts.training.away():
+            if self._parts.training.away() or not step.complete.is_set():
                 until = now + seconds
             await asyncio.sleep(min(seconds / 10, 1.0))
 

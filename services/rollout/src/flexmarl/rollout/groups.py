@@ -135,8 +135,8 @@ class GroupResult:
     """One per episode when asked for."""
     dropped: bool = False
     """The filter wants another task; nothing was stored."""
-    oldest_version: int = 0
-    """Of any token that may be trained; 0: there is none."""
+    oldest_version: int | None = None
+    """Of any token that may be trained; None: there is none."""
     resumed_turns: int = 0
     """A weight update cut them, and they went on."""
     store_seconds: float = 0.0

@@ -173,7 +173,7 @@ class Worker:
             time.perf_counter() - started,
             tuple(played.transcript() for played in episodes) if order.transcripts else (),
             dropped,
-            min((each.version for each in samples if each.sequences), default=0),
+            min((each.version for each in samples if each.sequences), default=None),
             sum(turn.resumed for played in episodes for turn in played.turns),
             store_seconds,
         )
