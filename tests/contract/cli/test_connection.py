@@ -87,6 +87,26 @@ async def test_a_plugin_that_logs_in_is_asked_again_when_its_token_ends(
     assert capfd.readouterr().err == "welcome\n" * 2
 
 
+async def test_who_the_server_must_prove_to_be_is_what_the_kubeconfig_says(
+    world: World, flexmarl: Terminal
+) -> None:
+    await world.submit(sound())
+    whole = json.loads(flexmarl.kubeconfig.read_text())
+    about = whole["clusters"][0]["cluster"]
+    authority = {key: about.pop(key) for key in [*about] if key.startswith("certificate")}
+    flexmarl.kubeconfig = flexmarl.folder / "kubeconfig"
+    for more, says in (
+        (authority | {"tls-server-name": "kubernetes.default"}, ""),
+        (authority | {"tls-server-name": "elsewhere.invalid"}, "Hostname mismatch"),
+        ({}, "unable to get local issuer certificate"),
+        ({"insecure-skip-tls-verify": True}, ""),
+    ):
+        whole["clusters"][0]["cluster"] = about | more
+        flexmarl.kubeconfig.write_text(json.dumps(whole))
+        said = await flexmarl("status", "tiny")
+        assert (said.code, says in said.err) == (int(bool(says)), True), said
+
+
 async def test_what_one_may_not_is_named_by_verb_and_resource(
     world: World, flexmarl: Terminal
 ) -> None:
@@ -109,6 +129,13 @@ async def test_what_one_may_not_is_named_by_verb_and_resource(
     assert (said.code, "may list pods there" in said.err) == (1, True), said
     said = await flexmarl("report", "tiny")
     assert (said.code, "may get persistentvolumeclaims there" in said.err) == (1, True), said
+
+
+async def test_what_is_no_name_names_no_job(world: World, flexmarl: Terminal) -> None:
+    await world.submit(sound())
+    for odd in ("tiny/status", "..", "Tiny", "%2e"):
+        said = await flexmarl("suspend", odd)
+        assert (said.code, f'There is no MARLJob "{odd}"' in said.err) == (1, True), said
 
 
 async def test_in_a_pod_its_own_account_and_namespace_are_taken(
