@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.contract.controller.conftest import World
 from tests.contract.controller.test_looks import job
@@ -11,7 +13,15 @@ from flexmarl.controller.cache import WATCHED
 from flexmarl.controller.cluster import RefusedError
 from flexmarl.controller.names import JOB_LABEL
 
-SAME = ("name", "namespace", "uid", "resourceVersion", "labels")
+SAME = {
+    "name": "",
+    "namespace": "",
+    "uid": "",
+    "resourceVersion": "",
+    "generation": 0,
+    "labels": {},
+}
+"""What is read of metadata alone, and what it is where it is nothing."""
 
 
 @pytest.mark.parametrize("metadata_only", [True, False])
@@ -27,18 +37,34 @@ async def test_of_metadata_alone_is_read_what_is_read_of_it_elsewhere(
     key = await world.submit(job())
     await world.look(key)
     for kind in (*WATCHED, *UNWATCHED):
+        which = partial(world.cluster.listed, kind, world.namespace)
         labels = "" if kind == "MARLJob" else JOB_LABEL
-        whole, short = [
-            await world.cluster.listed(
-                kind, world.namespace, labels=labels, metadata_only=metadata_only
-            )
-            for metadata_only in (False, True)
-        ]
+        while True:  # others write what becomes of it
+            whole = await which(labels=labels)
+            short = await which(labels=labels, metadata_only=True)
+            if whole == await which(labels=labels):
+                break
         wanted = [
-            (one["kind"], {name: one["metadata"].get(name, {}) for name in SAME}) for one in whole
+            (one["kind"], {name: one["metadata"].get(name, none) for name, none in SAME.items()})
+            for one in whole
         ]
         assert wanted or kind == "Pod"
         assert [(one["kind"], one["metadata"]) for one in short] == wanted
+
+
+@pytest.mark.parametrize("kind", ["Service", "NetworkPolicy"])
+async def test_what_was_applied_is_told_in_short(world: World, kind: str) -> None:
+    key = await world.submit(job())
+    await world.look(key)
+    (one, *_) = await world.cluster.listed(kind, world.namespace)
+    labels = {**one["metadata"]["labels"], "new": "label"}
+    about = {"name": one["metadata"]["name"], "namespace": world.namespace, "labels": labels}
+    said = await world.cluster.apply({**one, "metadata": about})
+    now = await world.cluster.get(kind, world.namespace, one["metadata"]["name"])
+    assert now is not None
+    assert said["metadata"] == {
+        name: now["metadata"].get(name, none) for name, none in SAME.items()
+    }
 
 
 @pytest.mark.parametrize("metadata_only", [True, False])

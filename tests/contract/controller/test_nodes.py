@@ -63,9 +63,7 @@ async def test_a_node_that_is_not_ready_is_told_by_name_and_state(
     await says(world, trainer, now - 60)
     status = await world.until(key, "NodeNotReady")
     assert status["phase"] == "Starting"
-    assert (
-        f": {world.namespace} is not ready (NodeStatusUnknown: {WORDS})" in status["message"]
-    )
+    assert f": {world.namespace} is not ready (NodeStatusUnknown: {WORDS})" in status["message"]
     ready = next(one for one in status["conditions"] if one["type"] == "PodsReady")
     assert ready["reason"] == "NodeNotReady"
 

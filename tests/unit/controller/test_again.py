@@ -10,6 +10,7 @@ from tests.unit.controller.seen import seen
 
 from flexmarl.controller.again import AGAIN_SECONDS, ROOM_SECONDS, SOON_SECONDS, next_look
 from flexmarl.controller.observed import Finding, Observed, Pod, Workload
+from flexmarl.controller.placing import UNSEEN_SECONDS
 
 NOW = 1000.0
 POD = Pod("team-trainer-0", "1", "trainer", ready=True)
@@ -32,6 +33,9 @@ def test_a_job_that_is_as_it_should_be_is_left_alone() -> None:
     [
         ({"deleting": True}, {}, AGAIN_SECONDS),
         ({"unstarted_since": 1.0}, {}, AGAIN_SECONDS),
+        ({"unready_since": 1.0}, {}, AGAIN_SECONDS),  # its node may be lost
+        ({"unscheduled_since": NOW - 5}, {}, UNSEEN_SECONDS - 4),  # then it is told, and once
+        ({"unscheduled_since": NOW - 2 * UNSEEN_SECONDS}, {}, float("inf")),
         ({}, {"lacks": True}, AGAIN_SECONDS),  # after a while it has to be asked why
         ({}, {"trouble": "exceeded quota"}, AGAIN_SECONDS),
         ({"unschedulable": "0/1 nodes are available"}, {}, ROOM_SECONDS),

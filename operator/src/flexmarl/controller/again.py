@@ -21,5 +21,6 @@ def next_look(seen: Observed, *, same: bool, waits: bool) -> float:
         return seen.now + AGAIN_SECONDS
     if any(pod.unschedulable for pod in seen.pods):
         return seen.now + ROOM_SECONDS
-    told = (pod.unscheduled_since + UNSEEN_SECONDS + 1 for pod in seen.pods if pod.unscheduled_since)
+    silent = [pod.unscheduled_since for pod in seen.pods if pod.unscheduled_since]
+    told = [since + UNSEEN_SECONDS + 1 for since in silent]
     return min((at for at in told if at > seen.now), default=float("inf"))

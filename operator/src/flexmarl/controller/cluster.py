@@ -62,13 +62,16 @@ class Cluster:
         self._api = api
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply as `flexmarl`; the object as it is then. RefusedError."""
-        return await self.call(
-            "PATCH",
-            path_to(manifest),
-            query=[("fieldManager", MANAGER), ("force", "true")],
-            body=manifest,
-            content="application/apply-patch+yaml",
+        """Server-side apply as `flexmarl`; what identifies the object then. RefusedError."""
+        return partial.item(
+            await self._raw(
+                "PATCH",
+                path_to(manifest),
+                query=[("fieldManager", MANAGER), ("force", "true")],
+                body=manifest,
+                content="application/apply-patch+yaml",
+                accept=partial.ONE,
+            )
         )
 
     async def try_to_make(self, manifest: Manifest) -> None:
@@ -127,14 +130,14 @@ class Cluster:
 
         `metadata_only`: of that what `partial` reads.
         """
-        more, accept = "", partial.ACCEPT if metadata_only else "application/json"
+        more, accept = "", partial.MANY if metadata_only else "application/json"
         while True:
             query = [("limit", str(PAGE))]
             query += [("labelSelector", labels)] if labels else []
             query += [("fieldSelector", fields)] if fields else []
             query += [("continue", more)] if more else []
             data = await self._raw("GET", path(kind, namespace), query=query, accept=accept)
-            page = partial.page(data) if metadata_only else json.loads(data)
+            page = partial.items(data) if metadata_only else json.loads(data)
             group = PLURALS[kind][0].split("/", 1)[1]
             for item in page["items"]:
                 item["metadata"].pop("managedFields", None)  # large, and nobody looks at it
@@ -217,16 +220,17 @@ class Cluster:
         accept: str = "application/json",
         seconds: float = SECONDS,
     ) -> bytes:
-        request = await self._api.param_serialize(
+        method, url, headers, _, _ = await self._api.param_serialize(
             method,
             at,
             query_params=query or [],
             header_params={"Accept": accept, "Content-Type": content},
-            body=body,
             auth_settings=["BearerToken"],
         )
-        try:
-            response = await self._api.call_api(*request, _request_timeout=seconds)
+        try:  # the body is plain: it need not be searched for models
+            response = await self._api.call_api(
+                method, url, headers, body, _request_timeout=seconds
+            )
             data: bytes = await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
             text = str(error) or f"no answer within {seconds:g} s"

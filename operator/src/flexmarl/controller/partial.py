@@ -1,6 +1,6 @@
-"""Lists of metadata alone, in the form that costs least to read; pure.
+"""Metadata alone, in the form that costs least to read; pure.
 
-In JSON most of each item is who manages which of its fields.
+In JSON most of it is who manages which of an object's fields.
 """
 
 from __future__ import annotations
@@ -11,29 +11,47 @@ from flexmarl.contracts.v1 import kubernetes_pb2
 from flexmarl.controller.names import Manifest
 
 MAGIC = b"k8s\0"
-ACCEPT = (
-    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"
-    "application/json"  # of refusals, and of servers that know no other
-)
+_AS = "application/vnd.kubernetes.protobuf;as={};g=meta.k8s.io;v=v1,application/json"
+ONE, MANY = _AS.format("PartialObjectMetadata"), _AS.format("PartialObjectMetadataList")
+"""To accept; JSON is of refusals, and of servers that know nothing else."""
 
 
-def page(data: bytes) -> Manifest:
-    """As JSON would be read, with what identifies each item, its version and its labels."""
-    if not data.startswith(MAGIC):
+def item(data: bytes) -> Manifest:
+    """Of one object what identifies it, its versions and its labels; JSON as it is."""
+    raw = _raw(data)
+    if raw is None:
         found: Manifest = json.loads(data)
         return found
-    envelope = kubernetes_pb2.Envelope.FromString(data[len(MAGIC) :])
-    listed = kubernetes_pb2.MetadataList.FromString(envelope.raw)
-    items = [
-        {
-            "metadata": {
-                "name": one.metadata.name,
-                "namespace": one.metadata.namespace,
-                "uid": one.metadata.uid,
-                "resourceVersion": one.metadata.resource_version,
-                "labels": dict(one.metadata.labels),
-            }
+    return _plain(kubernetes_pb2.MetadataItem.FromString(raw))
+
+
+def items(data: bytes) -> Manifest:
+    """The same of a list."""
+    raw = _raw(data)
+    if raw is None:
+        found: Manifest = json.loads(data)
+        return found
+    listed = kubernetes_pb2.MetadataList.FromString(raw)
+    more = listed.metadata.more
+    return {"metadata": {"continue": more}, "items": [_plain(one) for one in listed.items]}
+
+
+def _raw(data: bytes) -> bytes | None:
+    """None: it is not protobuf."""
+    if not data.startswith(MAGIC):
+        return None
+    return kubernetes_pb2.Envelope.FromString(data[len(MAGIC) :]).raw
+
+
+def _plain(one: kubernetes_pb2.MetadataItem) -> Manifest:
+    found = one.metadata
+    return {
+        "metadata": {
+            "name": found.name,
+            "namespace": found.namespace,
+            "uid": found.uid,
+            "resourceVersion": found.resource_version,
+            "generation": found.generation,
+            "labels": dict(found.labels),
         }
-        for one in listed.items
-    ]
-    return {"metadata": {"continue": listed.metadata.more}, "items": items}
+    }

@@ -17,12 +17,14 @@ from flexmarl.bench.kube import Kube, Object, definition, jobs_in, kube, own_nam
 from flexmarl.bench.measure import Measure, alone
 from flexmarl.bench.operator_pods import LONGEST_SECONDS, document, started
 from flexmarl.bench.operator_process import MANAGED_BY, Process, Times, controller, quantile, store
+from flexmarl.controller.placing import UNSEEN_SECONDS
 
 NOBODY = "flexmarl-bench-places-nothing"
 JOBS = 200
 CREATED_AT_ONCE = 16
-SETTLED_SECONDS = 10.0
-"""Without a look at any job: nothing happens any more."""
+POLL_SECONDS = 5.0
+SETTLED_SECONDS = UNSEEN_SECONDS + 10.0
+"""Without a look at any job: nothing happens any more, and it was told that nobody places pods."""
 IDLE_SECONDS = 130.0
 """Longer than a round of the resync."""
 RECONCILE_SECONDS, MEMORY_MIB, IDLE_SHARE = 1.0, 400.0, 1.0
@@ -126,10 +128,10 @@ async def _await_statuses(
 async def _settled(process: Process, jobs: int) -> tuple[Times, Times]:
     """Looks and reactions until each of so many was looked at and nothing happens any more."""
     async with asyncio.timeout(LONGEST_SECONDS):
-        before: Times = {}
-        while True:
-            await asyncio.sleep(SETTLED_SECONDS)
+        before, since = await process.looks(), time.monotonic()
+        while before[float("inf")] < jobs or time.monotonic() < since + SETTLED_SECONDS:
+            await asyncio.sleep(POLL_SECONDS)
             now = await process.looks()
-            if now == before and now[float("inf")] >= jobs:
-                return now, await process.reactions()
-            before = now
+            if now != before:
+                before, since = now, time.monotonic()
+        return before, await process.reactions()

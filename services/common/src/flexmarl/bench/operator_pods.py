@@ -95,8 +95,8 @@ async def _ready(at: Kube, namespace: str, name: str, says: list[str]) -> float 
         status = job.get("status") or {}
         if job["metadata"]["name"] != name or not status:
             continue
-        says.append(f"{status['phase']}: {status.get('reason')}: {status.get('message')}")
-        if status["phase"] == "Failed":
+        says.append(": ".join(str(status.get(each)) for each in ("phase", "reason", "message")))
+        if status.get("phase") == "Failed":
             return None
         conditions = status.get("conditions", ())
         if any(one["type"] == "PodsReady" and one["status"] == "True" for one in conditions):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&flexmarl/contracts/v1/kubernetes.proto\x12\x15\x66lexmarl.contracts.v1\"\x17\n\x08\x45nvelope\x12\x0b\n\x03raw\x18\x02 \x01(\x0c\"y\n\x0cMetadataList\x12\x35\n\x08metadata\x18\x01 \x01(\x0b\x32#.flexmarl.contracts.v1.ListMetadata\x12\x32\n\x05items\x18\x02 \x03(\x0b\x32#.flexmarl.contracts.v1.MetadataItem\"\x1c\n\x0cListMetadata\x12\x0c\n\x04more\x18\x03 \x01(\t\"G\n\x0cMetadataItem\x12\x37\n\x08metadata\x18\x01 \x01(\x0b\x32%.flexmarl.contracts.v1.ObjectMetadata\"\xca\x01\n\x0eObjectMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\t\x12\x18\n\x10resource_version\x18\x06 \x01(\t\x12\x41\n\x06labels\x18\x0b \x03(\x0b\x32\x31.flexmarl.contracts.v1.ObjectMetadata.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&flexmarl/contracts/v1/kubernetes.proto\x12\x15\x66lexmarl.contracts.v1\"\x17\n\x08\x45nvelope\x12\x0b\n\x03raw\x18\x02 \x01(\x0c\"y\n\x0cMetadataList\x12\x35\n\x08metadata\x18\x01 \x01(\x0b\x32#.flexmarl.contracts.v1.ListMetadata\x12\x32\n\x05items\x18\x02 \x03(\x0b\x32#.flexmarl.contracts.v1.MetadataItem\"\x1c\n\x0cListMetadata\x12\x0c\n\x04more\x18\x03 \x01(\t\"G\n\x0cMetadataItem\x12\x37\n\x08metadata\x18\x01 \x01(\x0b\x32%.flexmarl.contracts.v1.ObjectMetadata\"\xde\x01\n\x0eObjectMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x05 \x01(\t\x12\x18\n\x10resource_version\x18\x06 \x01(\t\x12\x12\n\ngeneration\x18\x07 \x01(\x03\x12\x41\n\x06labels\x18\x0b \x03(\x0b\x32\x31.flexmarl.contracts.v1.ObjectMetadata.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,7 +42,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METADATAITEM']._serialized_start=243
   _globals['_METADATAITEM']._serialized_end=314
   _globals['_OBJECTMETADATA']._serialized_start=317
-  _globals['_OBJECTMETADATA']._serialized_end=519
-  _globals['_OBJECTMETADATA_LABELSENTRY']._serialized_start=474
-  _globals['_OBJECTMETADATA_LABELSENTRY']._serialized_end=519
+  _globals['_OBJECTMETADATA']._serialized_end=539
+  _globals['_OBJECTMETADATA_LABELSENTRY']._serialized_start=494
+  _globals['_OBJECTMETADATA_LABELSENTRY']._serialized_end=539
 # @@protoc_insertion_point(module_scope)

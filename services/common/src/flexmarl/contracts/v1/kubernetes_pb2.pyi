@@ -20,8 +20,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Envelope(_message.Message):
-    """Lists of metadata alone as an API server of Kubernetes sends them: what is read here of
-    runtime.Unknown and meta/v1 PartialObjectMetadataList, by the same numbers.
+    """Metadata alone as an API server of Kubernetes sends it: what is read here of runtime.Unknown,
+    meta/v1 PartialObjectMetadata and PartialObjectMetadataList, by the same numbers.
 
     After the four bytes `k8s\\0`.
     """
@@ -135,11 +135,13 @@ class ObjectMetadata(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     RESOURCE_VERSION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     namespace: _builtins.str
     uid: _builtins.str
     resource_version: _builtins.str
+    generation: _builtins.int
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -149,11 +151,12 @@ class ObjectMetadata(_message.Message):
         namespace: _builtins.str = ...,
         uid: _builtins.str = ...,
         resource_version: _builtins.str = ...,
+        generation: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "name", b"name", "namespace", b"namespace", "resource_version", b"resource_version", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "labels", b"labels", "name", b"name", "namespace", b"namespace", "resource_version", b"resource_version", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
