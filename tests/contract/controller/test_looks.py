@@ -177,10 +177,12 @@ async def test_one_that_cannot_be_read_goes_after_its_time_with_its_gang(
 
     monkeypatch.setattr("flexmarl.controller.reconcile.read", unread)
     monkeypatch.setattr(world.cluster, "remove", remove)
-    key = await world.submit(job(ttlSecondsAfterFinished=1, gang={"kind": "volcano"}))
-    assert (await world.look(key))["reason"] == "InvalidSpec"
-    await world.gone("MARLJob", key=key)
+    key = await world.submit(job(gang={"kind": "volcano"}))
+    for _ in range(2):
+        assert (await world.look(key))["reason"] == "InvalidSpec"
     assert removed == ["scheduling.volcano.sh/v1beta1/tiny-job"]
+    await world.change(f"{world.path}/tiny", {"spec": {"ttlSecondsAfterFinished": 1}})
+    await world.gone("MARLJob", key=key)
 
 
 async def test_a_job_of_the_same_name_does_not_go_in_its_place(world: World) -> None:

@@ -134,10 +134,10 @@ async def test_it_is_ready_once_it_has_read_what_there_is(
     class Refusing(Cluster):
         refuses = True
 
-        async def call(self, method: str, at: str, **more: Any) -> Manifest:
+        async def _raw(self, method: str, at: str, **more: Any) -> bytes:
             if self.refuses:
                 raise RefusedError(403, "Forbidden", "marljobs may not be listed")
-            return await super().call(method, at, **more)
+            return await super()._raw(method, at, **more)
 
     monkeypatch.setattr("flexmarl.controller.process.SOON", 0.1)
     cluster, port = Refusing(world.cluster._api), free_port()
