@@ -44,15 +44,15 @@ def test_a_job_is_suspended_and_goes_on_at_its_step(stage: Stage) -> None:
 
 @pytest.mark.long
 def test_a_job_with_files_of_its_own_is_suspended_and_starts_again(stage: Stage) -> None:
-    job = stage.job("own")
-    user.applied(job, LONG, MODEL)
+    job, steps = stage.job("own"), round(LONG * slack())  # not over before a command has begun
+    user.applied(job, steps, MODEL)
     job.trains(2)
     user.asks(job, "suspend", job.name)
     job.reaches("Suspended")
     assert job.pods() == []
     user.asks(job, "resume", job.name)
     job.completes()
-    once(job, LONG, user.TASKS)
+    once(job, steps, user.TASKS)
 
 
 def test_a_job_that_is_to_go_on_after_all_while_it_is_being_suspended_goes_on(

@@ -61,7 +61,8 @@ def test_a_job_trains_on_without_its_operator_and_after_an_upgrade_from_an_older
         with older() as chart:
             release.upgrade(chart=chart, **ANOTHER)
         assert YOUNG not in fields(stage.cluster)
-        job.submit(team(LONGEST))
+        data = {"uri": "gym://chain_sum", "size": LONGEST * TASKS}  # each is trained once
+        job.submit(team(LONGEST, data=data))
         job.trains(1)
         before = _lives(job)
         _operator(stage, 0)

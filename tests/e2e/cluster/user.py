@@ -70,7 +70,9 @@ def write(folder: Path, job: Job, steps: int, model: Spec) -> None:
     }
     files = {
         "job.yaml": json.dumps(document),
-        "data/tasks.jsonl": "".join(f'{{"question": "q{number}"}}\n' for number in range(60)),
+        "data/tasks.jsonl": "".join(
+            f'{{"question": "q{number}"}}\n' for number in range(TASKS * steps)
+        ),
         "code/own/play.py": WORKFLOW,
         "code/shared/words.py": WORDS,
         "code/team.py": CODE_FILES["team.py"],
