@@ -16,7 +16,7 @@ from typing import Any
 
 FLEXMARL = Path(sys.executable).with_name("flexmarl")
 HERE = Path(__file__).parent
-SECONDS = 120
+SECONDS = 300
 """How long anything may take before the test gives up: far more than it does."""
 
 Line = dict[str, Any]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+SECONDS = 300.0
+"""How long anything may take before a test gives up: far more than it does."""
 JOB = """
 apiVersion: flexmarl.io/v1alpha1
 kind: MARLJob
@@ -64,7 +66,7 @@ EVERYONE = (
 )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -116,7 +118,7 @@ class Supervised:
         )
         return self._process
 
-    def finish(self, seconds: float = 60) -> tuple[int, str]:
+    def finish(self, seconds: float = SECONDS) -> tuple[int, str]:
         """Exit code and output of the supervisor once it has ended."""
         assert self._process is not None
         output, _ = self._process.communicate(timeout=seconds)

@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-LONGEST_SECONDS = 120
+LONGEST_SECONDS = 300
 BENCH = [sys.executable, "-m", "flexmarl.cli", "bench", "pipeline", "--rounds", "1"]
 
 

@@ -30,10 +30,10 @@ def test_the_quickstart_survives_deaths_and_goes_on_after_ctrl_c(
     options = [part for key, value in small.items() for part in ("--set", f"spec.{key}={value}")]
     quickstart = repo / "examples" / "quickstart.yaml"
     run = supervised.start_real(quickstart, *options, "--set", "spec.steps=1000")
-    wait_until(partial(reached, supervised, 3), 120)
+    wait_until(partial(reached, supervised, 3))
     for name in VICTIMS:
         os.kill(supervised.pid_of(name), signal.SIGKILL)
-        wait_until(partial(reached, supervised, supervised.steps() + 3), 120)
+        wait_until(partial(reached, supervised, supervised.steps() + 3))
     run.send_signal(signal.SIGINT)
     code, output = supervised.finish()
     assert code == 130, output
@@ -42,7 +42,7 @@ def test_the_quickstart_survives_deaths_and_goes_on_after_ctrl_c(
     assert supervised.left() == []
     done = supervised.steps()
     supervised.resume_real(quickstart, *options, "--set", f"spec.steps={done + 2}")
-    code, output = supervised.finish(120)
+    code, output = supervised.finish()
     assert code == 0, output
     assert "resuming from" in output
     assert supervised.progress()["phase"] == "Complete"

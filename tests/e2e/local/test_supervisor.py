@@ -12,7 +12,7 @@ from tests.e2e.conftest import Valkey
 
 from flexmarl.experience.keys import Keys, job_tag
 
-from .conftest import EVERYONE, Supervised, wait_until
+from .conftest import EVERYONE, SECONDS, Supervised, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -152,8 +152,8 @@ def test_kill_9_of_the_supervisor_leaves_nothing(supervised: Supervised) -> None
     supervised.finish()
     # All but what left its session by itself, which only a living supervisor finds.
     sleepers = {pid for pid in supervised.processes() if supervised.is_session_of_its_own(pid)}
-    wait_until(lambda: {path for path in supervised.left() if not path.isdigit()} == set(), 10)
-    wait_until(lambda: len(supervised.processes()) <= 1, 10)
+    wait_until(lambda: {path for path in supervised.left() if not path.isdigit()} == set())
+    wait_until(lambda: len(supervised.processes()) <= 1)
     assert set(supervised.processes()) <= sleepers
 
 
@@ -169,7 +169,7 @@ def test_who_does_not_stop_when_asked_is_killed_at_once_by_a_second_signal(
     time.sleep(0.2)
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
-    assert supervised.finish(10)[0] == 130  # six stages of waiting would last longer
+    assert supervised.finish(25)[0] == 130  # six stages of waiting would last longer
     assert supervised.left() == []
 
 
@@ -177,10 +177,10 @@ def test_a_second_run_of_the_same_name_is_refused(supervised: Supervised) -> Non
     run = supervised.start()
     supervised.wait_for_all()
     second = supervised.start()
-    output, _ = second.communicate(timeout=30)
+    output, _ = second.communicate(timeout=SECONDS)
     assert f"another `flexmarl run` (process {run.pid}) works on" in output
     run.terminate()
-    assert run.communicate(timeout=30)[0].splitlines()[-1] == "interrupted"
+    assert run.communicate(timeout=SECONDS)[0].splitlines()[-1] == "interrupted"
     assert supervised.left() == []
 
 
