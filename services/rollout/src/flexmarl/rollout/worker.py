@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter as Tally
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Protocol
 
-import structlog
 from prometheus_client import Counter, Gauge
 from structlog.contextvars import bound_contextvars
 
@@ -23,21 +20,20 @@ from flexmarl.data.difficulty import as_note, evidence
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.engine_pool import EnginePool
-from flexmarl.rollout.episode import Player, sampling_of
 from flexmarl.rollout.filters import Filter, PlayedGroup
 from flexmarl.rollout.groups import (
     GroupOrder,
     GroupResult,
-    Outcome,
     Played,
-    RouteTo,
     policy_samples,
 )
 from flexmarl.rollout.held import HeldGroups
 from flexmarl.rollout.player import EpisodePlayer
-from flexmarl.rollout.policies import EnginePolicy, TurnSource
+from flexmarl.rollout.policies import TurnSource
 from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.staleness import STALENESS
+from flexmarl.rollout.teams import Teams
+from flexmarl.rollout.told import Told, count
 from flexmarl.runtime.errors import (
     FlexMARLError,
     FullError,
@@ -49,16 +45,8 @@ from flexmarl.runtime.errors import (
 )
 from flexmarl.runtime.seeds import derive_seed
 
-EPISODES = Counter("flexmarl_rollout_episodes_total", "Episodes played.", ["outcome"])
-TURNS = Counter("flexmarl_rollout_turns_total", "Turns taken in finished episodes.")
-TOKENS = Counter("flexmarl_rollout_tokens_total", "Tokens of finished episodes.", ["kind"])
-FORKS = Counter("flexmarl_rollout_forks_total", "Histories that continue a turn in changed words.")
 IN_FLIGHT = Gauge("flexmarl_rollout_episodes_in_flight", "Episodes being played.")
-RESUMED = Counter("flexmarl_rollout_resumed_turns_total", "Turns that a weight update did not end.")
 DROPPED = Counter("flexmarl_rollout_dropped_groups_total", "Groups that the filter did not keep.")
-EMPTY = Counter(
-    "flexmarl_rollout_empty_markers_total", "Groups that a policy learns nothing from.", ["policy"]
-)
 HELD = Gauge("flexmarl_rollout_held_groups", "Groups that wait for their place in a step.")
 
 MOST_EPISODES = 4096
@@ -67,10 +55,6 @@ MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
 STORE_SECONDS = 120.0
 """How long a played group waits for room in the store; the orchestrator allows more than that."""
-ROUTES_KEPT = 8
-MOST_TOLD = 256
-"""Tasks and policies that teach nothing and are told of, each once."""
-log = structlog.get_logger()
 
 
 class Store(Protocol):
@@ -98,14 +82,13 @@ class Worker:
     ) -> None:
         """`encoders` by policy for those on engines of ours, `externals` for the others."""
         self._spec, self._player = spec, player
-        self._encoders, self._externals = encoders, externals
-        self._pool, self._store, self._filter = pool, store, keep
+        self._store, self._filter = store, keep
         self.bindings = Bindings(itertools.chain(*spec.engine_pools.values()))
         self._held = HeldGroups()
-        self._told: set[tuple[str, str]] = set()
+        self._told = Told()
+        self._teams = Teams(spec, encoders, externals, pool, self.bindings)
         self._slots = asyncio.Semaphore(most_episodes)
         self._groups = 0
-        self._teams: OrderedDict[tuple[RouteTo, ...], list[Player]] = OrderedDict()
 
     async def run_group(self, order: GroupOrder) -> GroupResult:
         """Play and, for training, store or hold it. Cancelling it aborts its turns.
@@ -158,12 +141,12 @@ class Worker:
         store_seconds = 0.0
         if order.train:
             samples = self._samples(order, episodes)
-            self._tell_of_nothing(order, episodes, samples)
+            self._told.of_nothing(order, episodes, samples)
             dropped = not await self._kept(order, episodes, samples)
             played = time.perf_counter()
             duplicate = not dropped and not await self._stored(order, samples, self._note(episodes))
             store_seconds = time.perf_counter() - played
-        _count(episodes)
+        count(episodes)
         DROPPED.inc(dropped)
         return GroupResult(
             order.id,
@@ -211,29 +194,9 @@ class Worker:
             STALENESS.observe(samples, order.id.step)
         return stored
 
-    def _tell_of_nothing(
-        self, order: GroupOrder, episodes: tuple[Played, ...], samples: tuple[PolicySamples, ...]
-    ) -> None:
-        """Tasks of which no episode can be scored, and policies that take no turn in good ones."""
-        routed = {route.policy for route in order.routes}
-        for each in samples:
-            if not each.sequences and each.policy in routed:
-                EMPTY.labels(each.policy).inc()
-                if any(played.outcome.counts for played in episodes):
-                    self._once("a policy took no turn", each.policy)
-        if not any(played.outcome is Outcome.OK for played in episodes):
-            outcomes = Tally(str(played.outcome) for played in episodes)
-            self._once("no episode of a task counts", order.task.id, outcomes=dict(outcomes))
-
-    def _once(self, event: str, id_: str, **facts: object) -> None:
-        """Say it the first time for what goes by `id_`."""
-        if (event, id_) not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add((event, id_))
-            log.warning(event, id=id_, **facts)
-
     async def _play(self, order: GroupOrder) -> tuple[Played, ...]:
         """Side by side; the first that makes the group void ends the others."""
-        team = self._team(order.routes)
+        team = self._teams.of(order.routes)
 
         async def one(number: int) -> Played:
             async with self._slots:
@@ -268,57 +231,3 @@ class Worker:
             )
             for policy in self._spec.trained_policies
         )
-
-    def _team(self, routes: tuple[RouteTo, ...]) -> list[Player]:
-        found = self._teams.get(routes)
-        if found is None:
-            sources = {**{route.policy: self._source(route) for route in routes}, **self._externals}
-            lacking = {policy.name for policy in self._spec.policies} - sources.keys()
-            if lacking and self._spec.workflow.participants is None:
-                raise InvalidRequestError(f"no route for policy {', '.join(sorted(lacking))}")
-            found = self._teams[routes] = [
-                Player(
-                    agent,
-                    sources.get(agent.policy),
-                    self._encoders.get(agent.policy),
-                    self._spec.policy(agent.policy).trained,
-                    sampling_of(agent),
-                )
-                for agent in self._spec.agents
-            ]
-            if len(self._teams) > ROUTES_KEPT:
-                self._teams.popitem(last=False)
-        return found
-
-    def _source(self, route: RouteTo) -> TurnSource:
-        if route.policy in self._externals:
-            return self._externals[route.policy]  # named for completeness; there is no choice
-        if route.policy not in self._encoders:
-            raise InvalidRequestError(f"a route for {route.policy!r}, which is no policy")
-        tokens = self._encoders[route.policy].tokens
-        return EnginePolicy(
-            route.policy,
-            route.version,
-            route.engines,
-            tokens,
-            self._pool,
-            min_version=route.min_version,
-            bindings=self.bindings if route.policy in self.bindings else None,
-        )
-
-
-def _count(episodes: tuple[Played, ...]) -> None:
-    turns = prompt = sampled = forks = resumed = 0
-    for played in episodes:
-        EPISODES.labels(played.outcome).inc()
-        forks += played.forks
-        turns += len(played.turns)
-        for turn in played.turns:
-            prompt += turn.prompt_tokens
-            sampled += turn.sampled_tokens
-            resumed += turn.resumed
-    TURNS.inc(turns)
-    TOKENS.labels("prompt").inc(prompt)
-    TOKENS.labels("sampled").inc(sampled)
-    FORKS.inc(forks)
-    RESUMED.inc(resumed)
