@@ -227,13 +227,13 @@ class Job:
 def once(job: Job, steps: int, tasks: int) -> None:
     """Every (step, index) was trained, and none twice."""
     found = [(line["step"], len(line["tasks"])) for line in job.files["metrics"]]
-    assert found == [(step, tasks) for step in range(found[0][0], found[0][0] + steps)]
+    assert found == [(step, tasks) for step in range(found[0][0], found[0][0] + steps)], found
     trained = [task for line in job.files["metrics"] for task in line["tasks"]]
-    assert len(set(trained)) == steps * tasks
+    assert len(set(trained)) == steps * tasks, f"{len(set(trained))} tasks in {steps} steps"
     given_up = [
         line["step"] for line in job.files["metrics"] if "groups-given-up" in line["counts"]
     ]
-    assert given_up == []
+    assert given_up == [], f"groups were given up in {given_up}"
 
 
 def same_as(job: Job, undisturbed: Job) -> None:
@@ -241,5 +241,5 @@ def same_as(job: Job, undisturbed: Job) -> None:
     mine, theirs = (each.files for each in (job, undisturbed))
     assert [line["tasks"] for line in mine["metrics"]] == [
         line["tasks"] for line in theirs["metrics"]
-    ]
-    assert mine["checksums"] == theirs["checksums"]
+    ], "other tasks"
+    assert mine["checksums"] == theirs["checksums"], "other weights"
