@@ -48,7 +48,7 @@ async def test_a_refused_group_leaves_nothing_for_any_policy(store: Store) -> No
     """The second policy's samples are broken: the first one's are not stored either."""
     incarnation = await store.take_incarnation()
     broken = request(GroupId(incarnation, 0, 0))
-    broken.policies[1].sequences[1].reward = float("nan")
+    broken.policies[1].rewards[1] = float("nan")
     with pytest.raises(InvalidRequestError, match="1/0/0/1/verifier/0"):
         await append(store, broken.SerializeToString())
     for policy in POLICIES:

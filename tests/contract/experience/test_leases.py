@@ -10,14 +10,13 @@ from tests.contract.experience.filling import epoch_of, fill, indexes, leased
 from tests.unit.experience.groups import POLICIES, append, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience import handout
 from flexmarl.experience.entries import Name
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import MAX_LEASE_BYTES
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
-from flexmarl.runtime.errors import (
-    InvalidRequestError,
-)
+from flexmarl.runtime.errors import FencedError, InvalidRequestError
 
 
 async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None:
@@ -85,6 +84,61 @@ async def test_a_waiting_lease_gets_the_group_that_arrives(store: Store) -> None
     await append(store, sent(GroupId(incarnation, 0, 0)))
     for lease in await asyncio.gather(*waiting):
         assert [group.id.index for group in lease.groups] == [0]
+
+
+async def test_the_last_groups_that_a_reader_lacks_wait_for_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handout, "GATHER_SECONDS", 60)
+    incarnation, epoch = await store.take_incarnation(), await epoch_of(store)
+    waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60, lacking=3))
+    for index in range(3):
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await append(store, sent(GroupId(incarnation, 0, index)))
+    assert [group.id.index for group in (await waiting).groups] == [0, 1, 2]
+
+
+async def test_groups_at_the_heels_of_the_last_answer_are_handed_out_though_others_lack(
+    store: Store,
+) -> None:
+    incarnation, epoch = await store.take_incarnation(), await epoch_of(store)
+    seen, cursor = list[int](), ""
+    for index in range(3):
+        await append(store, sent(GroupId(incarnation, 0, index)))
+        lease = await leased(store, "solver", epoch, 0, cursor=cursor, wait=60, lacking=9)
+        seen, cursor = seen + [group.id.index for group in lease.groups], lease.cursor
+    assert seen == [0, 1, 2]
+
+
+async def test_the_server_is_asked_once_per_answer(server: Server, store: Store) -> None:
+    incarnation, epoch = await store.take_incarnation(), await epoch_of(store)
+    with server.client() as client:
+
+        def asked() -> int:
+            return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+        waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, wait=60))
+        await asyncio.sleep(0.1)
+        for index in range(4):
+            before = asked()
+            await append(store, sent(GroupId(incarnation, 0, index)))
+            lease = await waiting
+            waiting = asyncio.ensure_future(
+                leased(store, "solver", epoch, 0, cursor=lease.cursor, wait=60)
+            )
+            await asyncio.sleep(0.1)
+            assert asked() - before == 2  # one of them stored the group
+        waiting.cancel()
+
+
+async def test_a_reader_that_was_replaced_hears_of_it_while_it_waits(store: Store) -> None:
+    incarnation, epoch = await store.take_incarnation(), await epoch_of(store)
+    await append(store, sent(GroupId(incarnation, 0, 0)))
+    cursor = (await leased(store, "solver", epoch, 0)).cursor
+    await epoch_of(store)
+    with pytest.raises(FencedError):
+        await leased(store, "solver", epoch, 0, cursor=cursor, wait=60)
 
 
 async def test_an_append_through_another_instance_wakes_a_waiting_lease(

@@ -6,17 +6,18 @@ import asyncio
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.contract.experience.conftest import TOKEN, Server
 from tests.contract.experience.filling import epoch_of
 from tests.ports import free_port
-from tests.unit.experience.groups import POLICIES, message, request, samples_of
+from tests.unit.experience.groups import POLICIES, message, request, samples_of, sequence
 
 from flexmarl.contracts.preparation import PASSING
 from flexmarl.experience.client import ExperienceClient
-from flexmarl.experience.samples import GroupId
+from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.experience.server import register
 from flexmarl.experience.store import Store
 from flexmarl.runtime.errors import (
@@ -43,7 +44,7 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
         rest = await client.lease(policy, epoch, 0, lease.cursor)
         assert [each.task_id for each in (*lease.groups, *rest.groups)] == ["task-1", "task-0"]
         for leased in (*lease.groups, *rest.groups):
-            assert message(leased.samples) == request(leased.id).policies[number]
+            assert message(leased.samples, leased.id) == request(leased.id).policies[number]
         assert (await client.lease(policy, epoch, 0, rest.cursor, wait=0.01)).groups == ()
         assert await client.commit(policy, epoch, 0) == 2
     await client.put_state(incarnation, {"step": "1"})
@@ -52,6 +53,22 @@ async def test_a_step_from_the_first_append_to_its_close(client: ExperienceClien
     assert await client.get_state() == {"step": "1"}
     await client.roll_back(incarnation, 0)
     assert not (await client.stored(0)).closed
+
+
+async def test_a_lease_says_when_each_group_was_played(client: ExperienceClient) -> None:
+    """By the clock of whoever leases: only how long ago it was has travelled."""
+    incarnation, epoch = await client.take_incarnation(), await epoch_of(client)
+    began = time.perf_counter()
+    for index, ago in enumerate((1000.0, 0.0)):
+        group = GroupId(incarnation, 0, index)
+        await client.append_group(group, "t", samples_of(group), played=began - ago)
+    lease = await client.lease("solver", epoch, 0)
+    assert lease.played == pytest.approx((began - 1000, began), abs=100)
+    assert max(lease.played) <= time.perf_counter()
+    # Nobody knows of those that come from the server: then it is when they were found.
+    asked = time.perf_counter()
+    again = await client.lease("solver", epoch, 0)
+    assert all(asked <= moment <= time.perf_counter() for moment in again.played)
 
 
 async def test_groups_that_travel_together_fare_each_by_itself(client: ExperienceClient) -> None:
@@ -64,7 +81,8 @@ async def test_groups_that_travel_together_fare_each_by_itself(client: Experienc
     stale = [GroupId(incarnation, 1, index) for index in range(5)]
 
     async def offer(group: GroupId) -> bool | Exception:
-        samples = samples_of(GroupId(group.incarnation, 0, group.index))
+        rows = (sequence(group, 0, policy, version=0) for policy in POLICIES)
+        samples = [PolicySamples(row.agent, 0, (row,)) for row in rows]
         try:
             return await client.append_group(group, "t", samples)
         except (FencedError, StalePolicyError, InvalidRequestError) as error:
@@ -85,8 +103,10 @@ async def test_errors_come_back_as_what_they_are(client: ExperienceClient) -> No
     group = GroupId(new, 0, 0)
     with pytest.raises(FencedError, match=f"incarnation {old} is over"):
         await client.append_group(GroupId(old, 0, 0), "t", samples_of(GroupId(old, 0, 0)))
+    rows = (sequence(group, 0, policy, version=1) for policy in POLICIES)
+    newer = [PolicySamples(row.agent, 1, (row,)) for row in rows]
     with pytest.raises(StalePolicyError, match="version 1"):
-        await client.append_group(group, "t", samples_of(GroupId(new, 1, 0)))
+        await client.append_group(group, "t", newer)
     with pytest.raises(InvalidRequestError, match="it must carry each of"):
         await client.append_group(group, "t", samples_of(group)[:1])
 

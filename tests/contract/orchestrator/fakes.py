@@ -53,6 +53,10 @@ class Memory:
     states: dict[str, State] = field(default_factory=dict)
 
 
+STORE_SECONDS = 0.25
+"""By which the store held up each trainer, as it says."""
+
+
 class FakeEngine(engine_pb2_grpc.EngineServicer):
     def __init__(self) -> None:
         self.policy, self.version, self.checksum = "", 0, ""
@@ -165,7 +169,9 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
         await self._experience.commit(policy, epoch, step)
         self.on_commit(policy, step)
         return trainer_pb2.TrainStepResponse(
-            weights=self._ref(policy), updated=self.learns, metrics={"loss": 0.5}
+            weights=self._ref(policy),
+            updated=self.learns,
+            metrics={"loss": 0.5, "store_seconds": STORE_SECONDS},
         )
 
     async def SaveCheckpoint(

@@ -29,8 +29,6 @@ from flexmarl.experience.samples import (
 from flexmarl.runtime.errors import NotFoundError, StalePolicyError
 
 Place = tuple[int, int]
-STORE_SECONDS = 0.25
-"""What every group says that it took to be stored."""
 
 
 class FakeWorker(rollout_pb2_grpc.RolloutServicer):
@@ -185,7 +183,6 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
             episodes=[episode] * request.episodes,
             dropped=dropped,
             oldest_version=oldest,
-            store_seconds=STORE_SECONDS,
         )
 
 

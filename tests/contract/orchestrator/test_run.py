@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.contract.experience.conftest import Server
 from tests.contract.orchestrator.conftest import team
-from tests.contract.orchestrator.players import STORE_SECONDS
+from tests.contract.orchestrator.fakes import STORE_SECONDS
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.job import MARLJob
@@ -44,7 +44,12 @@ async def test_a_job_plays_every_group_once_and_writes_all_files(
             "sampled_tokens": 24,
         }
         assert metrics[0]["tokens"] == {"prompt": 96, "sampled": 48}
-        assert metrics[3]["policies"]["p1"] == {"version": 4, "updated": True, "loss": 0.5}
+        assert metrics[3]["policies"]["p1"] == {
+            "version": 4,
+            "updated": True,
+            "loss": 0.5,
+            "store_seconds": STORE_SECONDS,
+        }
         assert metrics[0]["counts"] == {"ok": 12}
         seconds = metrics[1]["seconds"]
         assert set(seconds) == {"step", "rollout", "train", "sync", "checkpoint", "store"}

@@ -151,11 +151,13 @@ class KeptGroups:
         self.groups: dict[GroupId, dict[str, PolicySamples]] = {}
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b"", **when: Any
     ) -> bool:
         if group in self.groups:
             return False
-        self.groups[group] = {each.policy: from_wire(to_wire(each)) for each in samples}
+        self.groups[group] = {
+            each.policy: from_wire(to_wire(each, group), group) for each in samples
+        }
         return True
 
 

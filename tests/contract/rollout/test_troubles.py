@@ -116,7 +116,7 @@ class Full:
     """A store without room, which makes producers wait."""
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b"", **when: Any
     ) -> bool:
         await asyncio.Event().wait()
         return True

@@ -111,7 +111,7 @@ class Repeating(ExperienceClient):
 
     async def lease(self, *args: Any, **kwargs: Any) -> Lease:
         lease = await super().lease(*args, **kwargs)
-        return replace(lease, groups=lease.groups * 2)
+        return replace(lease, groups=lease.groups * 2, played=lease.played * 2)
 
 
 async def test_a_group_that_comes_twice_is_trained_once(rigs: Rigs) -> None:

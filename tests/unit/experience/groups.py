@@ -68,8 +68,8 @@ def samples_of(
     ]
 
 
-def message(samples: PolicySamples) -> pb.PolicySamples:
-    return pb.PolicySamples.FromString(to_wire(samples))
+def message(samples: PolicySamples, group: GroupId) -> pb.PolicySamples:
+    return pb.PolicySamples.FromString(to_wire(samples, group))
 
 
 def request(
@@ -82,7 +82,9 @@ def request(
     return pb.OfferedGroup(
         id=group_id_to_wire(group),
         task_id=f"task-{group.index}",
-        policies=[message(samples) for samples in samples_of(group, episodes, tokens, silent)],
+        policies=[
+            message(samples, group) for samples in samples_of(group, episodes, tokens, silent)
+        ],
         note=note,
     )
 

@@ -5,6 +5,7 @@ from tests.unit.experience.groups import POLICIES, request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.entries import (
+    FORM,
     KEPT_BYTES,
     Entry,
     Name,
@@ -50,8 +51,9 @@ def test_the_group_of_a_single_policy_is_stored_as_it_came() -> None:
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("meta", b"1 2 4 2 t", "checksum"),
     ("data", b"rubbish", "it has 7 bytes, not"),
-    ("status", b"7 0", "bytes, not 7"),
-    ("status", b"\xff", "bytes, not"),
+    ("status", FORM + b" 7 0", "bytes, not 7"),
+    ("status", FORM + b" \xff", "bytes, not"),
+    ("status", b"1979 0123456789abcdef", "another version of FlexMARL wrote it"),
     ("meta", None, "no field meta"),
     ("status", None, "no field status"),
 ])  # fmt: skip

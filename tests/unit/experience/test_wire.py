@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
@@ -9,10 +11,19 @@ from hypothesis import strategies as st
 from tests.unit.experience.groups import request, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.columns import Tables
 from flexmarl.experience.samples import GroupId
-from flexmarl.experience.wire import group_message, lease_message, read_group, read_lease
+from flexmarl.experience.wire import (
+    append_message,
+    group_message,
+    lease_message,
+    read_append,
+    read_group,
+    read_lease,
+)
 
 GROUP = GroupId(1, 2, 3)
+TABLES = [field.name for field in fields(Tables)]
 
 
 def samples(draw: st.DrawFn) -> pb.PolicySamples:
@@ -20,7 +31,13 @@ def samples(draw: st.DrawFn) -> pb.PolicySamples:
     return pb.PolicySamples(
         policy=draw(st.text(max_size=3)),
         version=draw(st.integers(0, 2**64 - 1)),
-        sequences=[pb.Sequence(id=draw(st.text(max_size=200)), tokens=7) for _ in range(count)],
+        agents=[draw(st.text(max_size=200)) for _ in range(count)],
+        sequences=[draw(st.integers(0, 2**32 - 1)) for _ in range(6 * count)],
+        rewards=[draw(st.floats(allow_nan=False)) for _ in range(count)],
+        turns=range(5 * count),
+        temperatures=[0.5] * count,
+        turn_rewards=[draw(st.floats(allow_nan=False)) for _ in range(count)],
+        spans=[draw(st.integers(0, 2**64 - 1)) for _ in range(3 * count)],
         token_ids=draw(st.binary(max_size=300)),
         loss_mask=draw(st.binary(max_size=3)),
         logprobs=draw(st.binary(max_size=20)),
@@ -46,7 +63,9 @@ def test_a_group_is_read_as_the_library_reads_it(message: pb.OfferedGroup) -> No
     for own, policy in zip(group.policies, message.policies, strict=True):
         assert pb.PolicySamples.FromString(bytes(own.raw)) == policy
         assert own.arrays == (policy.token_ids, policy.loss_mask, policy.logprobs)
-        for name in ("token_ids", "loss_mask", "logprobs"):
+        for name in TABLES:
+            assert getattr(own.tables, name).reshape(-1).tolist() == getattr(policy, name)
+        for name in ("token_ids", "loss_mask", "logprobs", *TABLES):
             policy.ClearField(name)
         assert own.head == policy
     arrays = [[p.raw] for p in group.policies]
@@ -54,18 +73,29 @@ def test_a_group_is_read_as_the_library_reads_it(message: pb.OfferedGroup) -> No
     assert pb.OfferedGroup.FromString(written) == pb.OfferedGroup.FromString(raw)
 
 
-@given(st.lists(st.binary(max_size=300)), st.text(max_size=50), st.sampled_from([0.0, 0.25]))
-def test_a_lease_is_what_the_library_would_write(
-    raw: list[bytes], cursor: str, waited: float
-) -> None:
+@given(st.integers(0, 3), st.text(max_size=50), st.sampled_from([0.0, 0.25]))
+def test_a_lease_is_what_the_library_would_write(count: int, cursor: str, waited: float) -> None:
     group = pb.LeasedGroup(task_id="t", samples=pb.PolicySamples(policy="p", token_ids=b"1234"))
     stored = group.SerializeToString()
-    wanted = pb.LeaseResponse(groups=[group] * len(raw), cursor=cursor, waited=waited)
-    message = lease_message([stored] * len(raw), cursor, waited)
+    ages = [0.5 * number for number in range(count)]
+    wanted = pb.LeaseResponse(groups=[group] * count, cursor=cursor, waited=waited, ages=ages)
+    message = lease_message([stored] * count, cursor, waited, ages)
     assert message == wanted.SerializeToString()
     found, rest = read_lease(message)
-    assert (rest.cursor, rest.waited) == (cursor, waited)
-    assert [bytes(each.raw) for each in found] == [stored] * len(raw)
+    assert (rest.cursor, rest.waited, rest.ages) == (cursor, waited, ages)
+    assert [bytes(each.raw) for each in found] == [stored] * count
+
+
+@given(st.lists(st.binary(max_size=300), max_size=3), st.sampled_from([(), (0.5, 0.25)]))
+def test_a_request_to_append_is_what_the_library_would_write(
+    tasks: list[bytes], ages: tuple[float, ...]
+) -> None:
+    offered = [pb.OfferedGroup(note=task).SerializeToString() for task in tasks]
+    message = append_message([[raw] for raw in offered], ages)
+    wanted = pb.AppendGroupsRequest(groups=map(pb.OfferedGroup.FromString, offered), ages=ages)
+    assert message == wanted.SerializeToString()
+    groups, told = read_append(message)
+    assert ([bytes(each) for each in groups], tuple(told)) == (offered, ages)
 
 
 @given(st.data())
@@ -102,3 +132,15 @@ def test_an_array_that_comes_twice_is_refused() -> None:
     twice = request(GROUP).policies[0].SerializeToString() * 2
     with pytest.raises(DecodeError, match="twice"):
         read_group(b"".join(group_message(pb.GroupId(), "t", [[twice]])))
+
+
+@pytest.mark.parametrize(("raw", "words"), [
+    (b"\x3a\x05abcde", "5 bytes are no sequences"),
+    (b"\x3a\x04abcd", "4 bytes are no sequences"),
+    (b"\x42\x07abcdefg", "7 bytes are no rewards"),
+    (b"\x62\x08abcdefgh", "8 bytes are no spans"),
+    (b"\x3dabcd", "not packed"),
+])  # fmt: skip
+def test_a_table_that_is_none_is_refused(raw: bytes, words: str) -> None:
+    with pytest.raises(DecodeError, match=words):
+        read_group(b"".join(group_message(pb.GroupId(), "t", [[raw]])))

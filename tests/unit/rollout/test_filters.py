@@ -13,7 +13,14 @@ from structlog.testing import capture_logs
 
 from flexmarl.contracts.policy import Algorithm
 from flexmarl.data.tasks import Task
-from flexmarl.experience.samples import PolicySamples, Sequence, TurnSpan, VersionSpan
+from flexmarl.experience.samples import (
+    GroupId,
+    PolicySamples,
+    Sequence,
+    TurnSpan,
+    VersionSpan,
+    columns_of,
+)
 from flexmarl.rollout.filters import ContrastFilter, FunctionFilter, PlayedGroup, has_contrast
 from flexmarl.trainer.batch import prepare
 
@@ -77,7 +84,8 @@ def test_the_filter_and_the_trainer_agree(
         sequence(episode, reward, turns, agent)
         for episode, (reward, turns, agent) in enumerate(rows)
     ]
-    assert has_contrast(sequences) == prepare(sequences, algorithm).live
+    columns = columns_of(PolicySamples("p", 1, tuple(sequences)), GroupId(1, 1, 0))
+    assert has_contrast(sequences) == prepare(columns, algorithm).live
 
 
 async def test_ones_own_filter_decides_sync_or_async() -> None:

@@ -12,6 +12,7 @@ from flexmarl.experience.samples import (
     Sequence,
     TurnSpan,
     VersionSpan,
+    columns_of,
 )
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.accumulate import StepTotals, Sums
@@ -44,7 +45,9 @@ def group(
         turns=(turn,),
         reward=1.0,
     )
-    return LeasedGroup(GroupId(1, step, 0), "task", PolicySamples("solver", version, (sequence,)))
+    name = GroupId(1, step, 0)
+    samples = PolicySamples("solver", version, (sequence,))
+    return LeasedGroup(name, "task", columns_of(samples, name))
 
 
 def test_a_group_of_the_step_and_its_version_is_trained() -> None:
@@ -52,7 +55,8 @@ def test_a_group_of_the_step_and_its_version_is_trained() -> None:
 
 
 def test_an_empty_marker_has_no_tokens_to_check() -> None:
-    empty = LeasedGroup(GroupId(1, 4, 0), "task", PolicySamples("solver", 0))
+    name = GroupId(1, 4, 0)
+    empty = LeasedGroup(name, "task", columns_of(PolicySamples("solver", 0), name))
     check_group(empty, "solver", 4, 1, 10)
 
 

@@ -1,4 +1,6 @@
 from collections import Counter
+from collections.abc import Collection
+from collections.abc import Sequence as Rows
 from dataclasses import replace
 from random import Random
 
@@ -8,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexmarl.contracts.policy import Algorithm
-from flexmarl.experience.samples import Sequence, TurnSpan, VersionSpan
+from flexmarl.experience.columns import Columns
+from flexmarl.experience.samples import (
+    GroupId,
+    PolicySamples,
+    Sequence,
+    TurnSpan,
+    VersionSpan,
+    columns_of,
+)
+from flexmarl.trainer import batch as batches
 from flexmarl.trainer.accumulate import FoldOrder, StepTotals, Sums
-from flexmarl.trainer.batch import Prepared, pad, plan, prepare, step_deviations
+from flexmarl.trainer.batch import Deviations, Prepared, pad, plan
 
 
 def sequence(
@@ -41,6 +52,23 @@ def sequence(
         turns=tuple(spans),
         reward=reward,
     )
+
+
+def columns(rows: Rows[Sequence]) -> Columns:
+    return columns_of(PolicySamples("solver", 0, tuple(rows)), GroupId(1, 0, 0))
+
+
+def prepare(
+    rows: Rows[Sequence],
+    algorithm: Algorithm,
+    truncated: Collection[str] = (),
+    deviations: Deviations | None = None,
+) -> Prepared:
+    return batches.prepare(columns(rows), algorithm, truncated, deviations)
+
+
+def step_deviations(groups: Rows[Rows[Sequence]], algorithm: Algorithm) -> Deviations:
+    return batches.step_deviations(map(columns, groups), algorithm)
 
 
 def test_only_sampled_tokens_are_trained_and_the_tail_is_cut() -> None:

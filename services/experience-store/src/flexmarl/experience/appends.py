@@ -16,8 +16,9 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, OutOfMemoryError
 
 from flexmarl.experience import scripts
+from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.entries import encode
-from flexmarl.experience.fresh import Fresh
+from flexmarl.experience.fresh import Fresh, Kept
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.wire import Part, WireGroup
 
@@ -47,16 +48,23 @@ class _Plan:
     keys: list[str]
     args: list[Any]
     """Of the script."""
+    step: int
+    played: float | None
 
 
 class Appends:
-    def __init__(self, redis: Redis, keys: Keys, fresh: Fresh) -> None:
-        self._redis, self._keys, self._fresh = redis, keys, fresh
+    def __init__(self, redis: Redis, keys: Keys, fresh: Fresh, arrivals: Arrivals) -> None:
+        self._redis, self._keys, self._fresh, self._arrivals = redis, keys, fresh, arrivals
         self._commit = redis.register_script(scripts.APPEND)
 
-    async def write(self, groups: Sequence[WireGroup]) -> list[Written]:
-        """Each by itself, all in one round trip."""
-        plans = [self._plan(group) for group in groups]
+    async def write(
+        self, groups: Sequence[WireGroup], played: Sequence[float | None]
+    ) -> list[Written]:
+        """Each by itself, all in one round trip, after which whoever waits for them is told.
+
+        `played`: when, as `Kept` has it.
+        """
+        plans = [self._plan(*each) for each in zip(groups, played, strict=True)]
         if not plans:
             return []
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -64,18 +72,22 @@ class Appends:
                 for key, data in plan.staged:
                     pipe.set(key, data, ex=STAGED_SECONDS)
                 pipe.evalsha(self._commit.sha, len(plan.keys), *plan.keys, *plan.args)
+            pipe.publish(*self._arrivals.message)
             replies = iter(await pipe.execute(raise_on_error=False))
-        return [
-            await self._read(plan, [next(replies) for _ in plan.staged], next(replies))
-            for plan in plans
-        ]
+        try:
+            return [
+                await self._read(plan, [next(replies) for _ in plan.staged], next(replies))
+                for plan in plans
+            ]
+        finally:
+            self._arrivals.wake()
 
-    def _plan(self, group: WireGroup) -> _Plan:
+    def _plan(self, group: WireGroup, played: float | None) -> _Plan:
         id_, names, attempt = group.id, self._keys, secrets.token_hex(8)
         policies, staged = list[str](), list[tuple[str, Part]]()
         keys = [names.incarnation, names.closed, names.steps, names.stored(id_.step)]
         keys.append(names.notes(id_.step))
-        args: list[Any] = [id_.incarnation, id_.step, id_.index, names.arrivals, group.note]
+        args: list[Any] = [id_.incarnation, id_.step, id_.index, group.note]
         for samples in group.policies:
             policy, entry = samples.head.policy, encode(group, samples)
             key = names.staged(policy, attempt)
@@ -83,11 +95,12 @@ class Appends:
             staged.append((key, entry.data))
             keys += (key, names.stream(policy), names.entries(policy, id_.step))
             args += (policy, len(entry.data), entry.meta, entry.status)
-        return _Plan(policies, staged, keys, args)
+        return _Plan(policies, staged, keys, args, id_.step, played)
 
     async def _read(self, plan: _Plan, staging: list[Any], reply: Any) -> Written:
         if isinstance(reply, NoScriptError):  # a server that was started again
             reply = await self._commit(plan.keys, plan.args)
+            await self._redis.publish(*self._arrivals.message)
         failures = [each for each in (*staging, reply) if isinstance(each, Exception)]
         for failure in failures:
             if not isinstance(failure, OutOfMemoryError) or failure is reply:
@@ -97,7 +110,7 @@ class Appends:
             lengths, given = rest[::2], rest[1::2]
             for policy, (_, data), name in zip(plan.policies, plan.staged, given, strict=True):
                 if name:
-                    self._fresh.put(policy, name.decode(), data)
+                    self._fresh.put(policy, plan.step, name.decode(), Kept(data, plan.played))
             rest = lengths
         lost = outcome == b"unstaged" and not failures
         size = sum(len(data) for _, data in plan.staged)

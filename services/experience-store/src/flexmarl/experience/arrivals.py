@@ -1,12 +1,13 @@
 """Waiting for something new without a connection per waiter: one subscription for all of them.
 
-A message may be lost while the subscription is down, so nobody waits for longer than `POLL_SECONDS`
-before looking again.
+What this process stored itself it knows at once; the subscription tells of others. A message may be
+lost while it is down, so nobody waits for longer than `POLL_SECONDS` before looking again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import suppress
 
 import structlog
@@ -29,6 +30,10 @@ class Arrivals:
         self._redis, self._channel = redis, channel
         self._event = asyncio.Event()
         self._released = False
+        self.message = channel, secrets.token_hex(4)
+        """Where to tell others of what this process stored, and how."""
+        self.count = 0
+        """Of arrivals so far: as long as it stays the same, nothing new is known of."""
 
     def next(self) -> asyncio.Event:
         """Set at the next arrival."""
@@ -48,19 +53,27 @@ class Arrivals:
     def release(self) -> None:
         """From now on nobody waits: the process is about to stop."""
         self._released = True
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something arrived, or may have."""
+        self.count += 1
+        self._event.set()
+        self._event = asyncio.Event()
 
     async def watch(self) -> None:
         """Turn messages into wake-ups until cancelled."""
-        down = False
+        down, mine = False, self.message[1].encode()
         while True:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as messages:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         await messages.subscribe(self._channel)
+                    self.wake()  # nobody told of what came before
                     while True:
-                        if await messages.get_message(timeout=POLL_SECONDS):
-                            self._wake()
+                        told = await messages.get_message(timeout=POLL_SECONDS)
+                        if told and told["data"] != mine:
+                            self.wake()
                         if down:
                             log.info("store is back")
                             down = False
@@ -69,7 +82,3 @@ class Arrivals:
                     log.warning("store does not answer, leases poll", error=str(error))
                 down = True
                 await asyncio.sleep(POLL_SECONDS / 4)
-
-    def _wake(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()

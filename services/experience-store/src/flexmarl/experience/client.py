@@ -80,6 +80,9 @@ class Lease:
     """Seconds of the call until there was something to be had, or to its end."""
     seconds: float
     """The others: what the store took."""
+    played: tuple[float, ...]
+    """When each group was, by `time.perf_counter`, or a little before; where the service does not
+    know, when it found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,35 +156,42 @@ class ExperienceClient:
         await self._call(self._stub.CheckEpoch, request)
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples], note: bytes = b""
+        self,
+        group: GroupId,
+        task_id: str,
+        samples: Iterable[PolicySamples],
+        note: bytes = b"",
+        *,
+        played: float | None = None,
     ) -> bool:
         """Store a group: `samples` of every trained policy, once, empty where one took no turn.
 
-        `note` comes back from `stored`. False: it was stored or trained before. Waits for as long
-        as the store is full, which ends with the caller's own deadline. InvalidRequestError and
-        StalePolicyError name the sequence.
+        `note` comes back from `stored`. `played`: when, by `time.perf_counter`; else now. False: it
+        was stored or trained before. Waits for as long as the store is full, which ends with the
+        caller's own deadline. InvalidRequestError and StalePolicyError name the sequence.
         """
+        played = time.perf_counter() if played is None else played
         parts = group_to_wire(group, task_id, samples, note)  # once, however often it is sent
         if (size := size_of(parts)) > MAX_GROUP_BYTES:
             raise InvalidRequestError(
                 f"group {group} has {size >> 20} MiB; {MAX_GROUP_BYTES >> 20} MiB can be stored"
             )
-        outcome = await self._offered(parts)
+        outcome = await self._offered(parts, played)
         if outcome.status == _FULL:
             log.warning("store is full, waiting for trainers", service=self._address)
             async with self._turns.of(group.step):
                 pause, longest = FULL_SECONDS
-                while (outcome := await self._offered(parts)).status == _FULL:
+                while (outcome := await self._offered(parts, played)).status == _FULL:
                     await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all clients at once
                     pause = min(2 * pause, longest)
         if outcome.status:
             raise self._translated(_CODES[outcome.status], outcome.detail)
         return not outcome.duplicate
 
-    async def _offered(self, parts: Sequence[Part]) -> pb.AppendOutcome:
+    async def _offered(self, parts: Sequence[Part], played: float) -> pb.AppendOutcome:
         """What became of a group; once more while the service cannot say so."""
         until = time.monotonic() + self._patience
-        while (outcome := await self._offers.make(parts)).status == _AWAY_STATUS:
+        while (outcome := await self._offers.make(parts, played)).status == _AWAY_STATUS:
             if time.monotonic() >= until:
                 break
             await asyncio.sleep(random.uniform(0.05, 0.2))
@@ -197,11 +207,13 @@ class ExperienceClient:
         max_groups: int = 0,
         wait: float = 10.0,
         indexes: Iterable[int] = (),
+        lacking: int = 0,
     ) -> Lease:
         """Groups of the step behind the cursor, at most `max_groups` (0: what one answer carries),
         of these `indexes` alone if any are given.
 
-        Waits up to `wait` seconds for the first; empty when none came. An index comes again only
+        Waits up to `wait` seconds for the first, a moment for more unless all that are `lacking`
+        are there; empty when none came. An index comes again only
         after the server lost its memory: fold by index, once.
         """
         request = pb.LeaseRequest(
@@ -212,12 +224,15 @@ class ExperienceClient:
             max_groups=max_groups,
             wait_ms=math.ceil(wait * 1000),
             indexes=indexes,
+            lacking=lacking,
         )
         started = time.perf_counter()
         groups, rest = read_lease(await self._call(self._lease, request, extra=wait))
         leased = tuple(map(leased_from_wire, groups))
         seconds = time.perf_counter() - started - rest.waited
-        return Lease(leased, rest.cursor, rest.waited, seconds)
+        ready = started + rest.waited
+        played = tuple(ready - max(0.0, age) for age in rest.ages)
+        return Lease(leased, rest.cursor, rest.waited, seconds, played)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted.
@@ -252,9 +267,12 @@ class ExperienceClient:
         *,
         extra: float = 0.0,
     ) -> Response:
+        """`request`, or what it returns at each attempt."""
+
         async def once() -> Response:
+            sent = request() if callable(request) else request
             try:
-                return await method(request, timeout=self._timeout + extra, metadata=self._metadata)
+                return await method(sent, timeout=self._timeout + extra, metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
                 raise self._translated(error.code(), error.details()) from error
 

@@ -14,6 +14,8 @@ import xxhash
 
 from flexmarl.experience.wire import Part, WireGroup, WireSamples, group_message
 
+FORM = b"columns"
+"""How data is written; of an entry of another form it cannot be read."""
 KEPT_BYTES = 1 << 16
 """Of unreadable data, for whoever looks into it."""
 
@@ -61,7 +63,7 @@ def encode(group: WireGroup, samples: WireSamples) -> Entry:
     # Then the group is what will be leased, byte by byte.
     alone = len(group.policies) == 1 and not group.note
     data = group.raw if alone else b"".join(group_message(id_, group.task_id, [[samples.raw]]))
-    return Entry(meta, b"%d %s" % (len(data), _checksum(meta, data)), data)
+    return Entry(meta, b"%s %d %s" % (FORM, len(data), _checksum(meta, data)), data)
 
 
 def check(fields: Mapping[bytes, bytes], data: bytes, step: int, index: int) -> None:
@@ -70,7 +72,10 @@ def check(fields: Mapping[bytes, bytes], data: bytes, step: int, index: int) -> 
         meta, status = fields[b"meta"], fields[b"status"]
     except KeyError as error:
         raise UndecodableError(f"it has no field {error.args[0].decode()}") from error
-    size, _, checksum = status.partition(b" ")
+    form, _, told = status.partition(b" ")
+    if form != FORM:
+        raise UndecodableError("another version of FlexMARL wrote it")
+    size, _, checksum = told.partition(b" ")
     if size != b"%d" % len(data):
         raise UndecodableError(f"it has {len(data)} bytes, not {size.decode(errors='replace')}")
     if checksum != _checksum(meta, data):

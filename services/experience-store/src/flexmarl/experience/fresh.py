@@ -7,7 +7,8 @@ very name that it gives out. Whoever asks again, or another instance, reads from
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, replace
 
 from flexmarl.experience.wire import Part
 
@@ -18,24 +19,40 @@ COPIED_PART = 4
 keep all of that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    data: Part
+    played: float | None = None
+    """When, by the event loop's clock; none: not known."""
+
+
 class Fresh:
     def __init__(self, most: int = FRESH_BYTES) -> None:
         self._most, self._size = most, 0
-        self._data: OrderedDict[tuple[str, str], Part] = OrderedDict()
+        self._data: OrderedDict[tuple[str, int, str], Kept] = OrderedDict()
+        self._count: Counter[tuple[str, int]] = Counter()
 
-    def put(self, policy: str, name: str, data: Part) -> None:
-        self.take(policy, name)
+    def count(self, policy: str, step: int) -> int:
+        """How many groups of the step are here."""
+        return self._count[policy, step]
+
+    def put(self, policy: str, step: int, name: str, kept: Kept) -> None:
+        self.take(policy, step, name)
+        data = kept.data
         if isinstance(data, memoryview) and data.nbytes * COPIED_PART < memoryview(data.obj).nbytes:
-            data = bytes(data)
-        self._data[policy, name] = data
+            kept = replace(kept, data=bytes(data))
+        self._data[policy, step, name] = kept
+        self._count[policy, step] += 1
         self._size += len(data)
         while self._size > self._most:
-            _, oldest = self._data.popitem(last=False)
-            self._size -= len(oldest)
+            self.take(*next(iter(self._data)))
 
-    def take(self, policy: str, name: str) -> Part | None:
+    def take(self, policy: str, step: int, name: str) -> Kept | None:
         """The data, once; none: read it from the server."""
-        data = self._data.pop((policy, name), None)
-        if data is not None:
-            self._size -= len(data)
-        return data
+        kept = self._data.pop((policy, step, name), None)
+        if kept is not None:
+            self._size -= len(kept.data)
+            self._count[policy, step] -= 1
+            if not self._count[policy, step]:
+                del self._count[policy, step]
+        return kept

@@ -15,9 +15,8 @@ from redis.asyncio import Redis
 
 from flexmarl.experience import scripts
 from flexmarl.experience.entries import Name, UndecodableError, check, remains
-from flexmarl.experience.fresh import Fresh
+from flexmarl.experience.fresh import Fresh, Kept
 from flexmarl.experience.keys import Keys
-from flexmarl.experience.wire import Part
 from flexmarl.runtime.errors import InvalidRequestError
 
 LEASED = Counter("flexmarl_experience_leased_groups_total", "Groups handed out.", ["policy"])
@@ -39,9 +38,11 @@ def check_cursor(cursor: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    groups: list[Part]
+    groups: list[Kept]
     """Messages of leased groups, as they were stored."""
     cursor: str
+    more: bool = False
+    """There may be more behind the cursor."""
 
 
 class LostError(Exception):
@@ -81,15 +82,16 @@ class Leases:
         names = _within(MAX_LEASE_BYTES, named)
         if not names:
             return Leased([], cursor)
-        found = {name: self._fresh.take(policy, name.text) for name in names}
-        absent = [name for name, data in found.items() if data is None]
+        found = {name: self._fresh.take(policy, step, name.text) for name in names}
+        absent = [name for name, kept in found.items() if kept is None]
         if absent:
             found |= await self._fetch(policy, step, absent)
-        groups = [data for name in names if (data := found[name]) is not None]
+        groups = [kept for name in names if (kept := found[name]) is not None]
         LEASED.labels(policy).inc(len(groups))
-        return Leased(groups, names[-1].position)
+        more = len(named) >= limit or len(names) < len(named)
+        return Leased(groups, names[-1].position, more)
 
-    async def _fetch(self, policy: str, step: int, names: list[Name]) -> dict[Name, Part | None]:
+    async def _fetch(self, policy: str, step: int, names: list[Name]) -> dict[Name, Kept | None]:
         """The data of these entries; none of those that cannot be read, which are buried."""
         keys = self._keys
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -97,14 +99,14 @@ class Leases:
                 pipe.xrange(keys.stream(policy), name.stream_id, name.stream_id)
             pipe.mget([keys.data(policy, name.stream_id) for name in names])
             *entries, data = await pipe.execute()
-        found: dict[Name, Part | None] = {}
+        found: dict[Name, Kept | None] = {}
         for name, entry, own in zip(names, entries, data, strict=True):
             fields = entry[0][1] if entry else {}
             try:
                 if not fields or own is None:
                     raise LostError("lost")
                 check(fields, own, step, name.index)
-                found[name] = own
+                found[name] = Kept(own)
             except (LostError, UndecodableError) as error:
                 await self._bury(policy, step, name, remains(fields, own or b""), error)
                 found[name] = None

@@ -8,6 +8,7 @@ Nothing bounds what waits but that each caller waits for its own group.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.wire import Part, append_message, size_of
 from flexmarl.runtime.errors import UnavailableError
 
-Send = Callable[[bytes], Awaitable[pb.AppendGroupsResponse]]
+Send = Callable[[Callable[[], bytes]], Awaitable[pb.AppendGroupsResponse]]
+"""Of what makes the request, at the moment at which it is sent."""
 
 REQUESTS = 2
 """Under way: the next is made while one is answered."""
@@ -29,6 +31,7 @@ REQUEST_GROUPS = 64
 class _Offer:
     parts: Sequence[Part]
     size: int
+    played: float
     answer: asyncio.Future[pb.AppendOutcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -43,10 +46,12 @@ class Offers:
         self._shared = 0
         """Requests under way that carry several, or might have."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transit = 0.0
+        """Seconds that the last request was on its way, there and back."""
 
-    async def make(self, parts: Sequence[Part]) -> pb.AppendOutcome:
-        """What became of the group that `parts` are a message of."""
-        offer = _Offer(parts, size_of(parts))
+    async def make(self, parts: Sequence[Part], played: float) -> pb.AppendOutcome:
+        """What became of the group that `parts` are a message of, played at that moment."""
+        offer = _Offer(parts, size_of(parts), played)
         if offer.size > REQUEST_BYTES:
             self._start(self._carry([offer]))
         else:
@@ -92,9 +97,21 @@ class Offers:
         self._go_on()
 
     async def _carry(self, batch: list[_Offer]) -> None:
+        sent = 0.0
+
+        def request() -> bytes:
+            nonlocal sent
+            sent = time.perf_counter()
+            # How long this one will be on its way nobody can tell: as long as the one before.
+            arrives = sent + self._transit
+            return append_message(
+                (each.parts for each in batch), (arrives - each.played for each in batch)
+            )
+
         try:
-            outcomes = (await self._send(append_message(each.parts for each in batch))).groups
-            for offer, outcome in zip(batch, outcomes, strict=True):
+            answer = await self._send(request)
+            self._transit = max(0.0, time.perf_counter() - sent - answer.seconds)
+            for offer, outcome in zip(batch, answer.groups, strict=True):
                 if not offer.answer.done():
                     offer.answer.set_result(outcome)
         except asyncio.CancelledError:

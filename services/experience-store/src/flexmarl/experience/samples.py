@@ -9,14 +9,31 @@ nothing in without that, and nothing out whose bytes changed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.checks import check_samples
+from flexmarl.experience.columns import (
+    AGENT,
+    END,
+    EPISODE,
+    FINISH_REASONS,
+    OWN_REWARD,
+    REASON,
+    REWARDED,
+    SPANS,
+    START,
+    TOKENS,
+    TURNS,
+    Columns,
+    Tables,
+)
 from flexmarl.experience.wire import (
     Part,
     WireGroup,
@@ -26,6 +43,12 @@ from flexmarl.experience.wire import (
     samples_message,
 )
 from flexmarl.runtime.errors import InvalidRequestError
+
+_ARRAYS = {"token_ids": np.int32, "loss_mask": np.uint8, "logprobs": np.float32}
+_ID, _MASK, _LOGPROB = (np.dtype(each) for each in ("<i4", "u1", "<f4"))
+JOINED_VALUES = 1 << 14
+"""Up to so many, arrays are joined before they are sent."""
+_REASONS = {name: number for number, name in enumerate(FINISH_REASONS)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,34 +124,40 @@ class LeasedGroup:
 
     id: GroupId
     task_id: str
-    samples: PolicySamples
+    columns: Columns
+
+    @property
+    def samples(self) -> PolicySamples:
+        """The same, a sequence at a time."""
+        return samples_in(self.columns)
 
 
-def to_wire(samples: PolicySamples) -> bytes:
+def to_wire(samples: PolicySamples, group: GroupId) -> bytes:
     """The message of `samples`; InvalidRequestError names the sequence that breaks a rule."""
-    raw = b"".join(_message(samples))
-    check_samples(read_samples(raw))
+    raw = b"".join(_message(samples, group))
+    check_samples(read_samples(raw), str(group))
     return raw
 
 
-def from_wire(raw: Part) -> PolicySamples:
+def from_wire(raw: Part, group: GroupId) -> PolicySamples:
     """The samples in a message; InvalidRequestError names the sequence that breaks a rule."""
     wire = read_samples(raw)
-    check_samples(wire)
-    return _from_wire(wire)
+    check_samples(wire, str(group))
+    return samples_in(_columns(wire, str(group)))
 
 
 def group_to_wire(
     group: GroupId, task_id: str, policies: Iterable[PolicySamples], note: bytes = b""
 ) -> list[Part]:
     """Parts of an offered group; the store checks more than that arrays are what they shall be."""
-    return group_message(group_id_to_wire(group), task_id, map(_message, policies), note)
+    messages = [_message(samples, group) for samples in policies]
+    return group_message(group_id_to_wire(group), task_id, messages, note)
 
 
 def leased_from_wire(wire: WireGroup) -> LeasedGroup:
     """A group that comes out of the store, so it was checked."""
-    [samples] = wire.policies
-    return LeasedGroup(group_id_from_wire(wire.id), wire.task_id, _from_wire(samples))
+    [samples], group = wire.policies, group_id_from_wire(wire.id)
+    return LeasedGroup(group, wire.task_id, _columns(samples, str(group)))
 
 
 def group_id_to_wire(group: GroupId) -> pb.GroupId:
@@ -139,40 +168,149 @@ def group_id_from_wire(message: pb.GroupId) -> GroupId:
     return GroupId(message.incarnation, message.step, message.index)
 
 
-def _message(samples: PolicySamples) -> list[Part]:
+def columns_of(samples: PolicySamples, group: GroupId) -> Columns:
+    """InvalidRequestError: a sequence that no columns can hold."""
+    agents, tables = _tables(samples.sequences, f"{group}/")
+    columns = [
+        np.concatenate([getattr(each, name) for each in samples.sequences] or [np.empty(0, dtype)])
+        for name, dtype in _ARRAYS.items()
+    ]
+    return Columns(str(group), samples.policy, samples.version, agents, tables, *columns)
+
+
+def samples_in(columns: Columns) -> PolicySamples:
+    tables, sequences = columns.tables, list[Sequence]()
+    turns = zip(
+        tables.turns.tolist(),
+        tables.temperatures.tolist(),
+        tables.turn_rewards.tolist(),
+        strict=True,
+    )
+    spans, at = iter(tables.spans.tolist()), 0
+    for number, (row, reward) in enumerate(
+        zip(tables.sequences.tolist(), tables.rewards.tolist(), strict=True)
+    ):
+        own = slice(at, at + row[TOKENS])
+        at = own.stop
+        sequences.append(
+            Sequence(
+                id=columns.name(number),
+                agent=columns.agents[row[AGENT]],
+                episode=row[EPISODE],
+                token_ids=columns.token_ids[own],
+                loss_mask=columns.loss_mask[own],
+                logprobs=columns.logprobs[own],
+                turns=tuple(
+                    TurnSpan(
+                        start=turn[START],
+                        end=turn[END],
+                        versions=tuple(
+                            VersionSpan(*span) for span in itertools.islice(spans, turn[SPANS])
+                        ),
+                        finish_reason=FINISH_REASONS[turn[REASON]],
+                        temperature=temperature,
+                        reward=own_reward if turn[OWN_REWARD] else None,
+                    )
+                    for turn, temperature, own_reward in itertools.islice(turns, row[TURNS])
+                ),
+                reward=reward if row[REWARDED] else None,
+            )
+        )
+    return PolicySamples(columns.policy, columns.version, tuple(sequences))
+
+
+def _columns(wire: WireSamples, group: str) -> Columns:
+    ids, mask, logprobs = wire.arrays
+    head = wire.head
+    return Columns(
+        group,
+        head.policy,
+        head.version,
+        tuple(head.agents),
+        wire.tables,
+        np.frombuffer(ids, "<i4"),
+        np.frombuffer(mask, np.uint8),
+        np.frombuffer(logprobs, "<f4"),
+    )
+
+
+def _message(samples: PolicySamples, group: GroupId) -> list[Part]:
     sequences = samples.sequences
     for sequence in sequences:
         _check_types(sequence)
-    head = pb.PolicySamples(
-        policy=samples.policy,
-        version=samples.version,
-        sequences=[_sequence_to_wire(sequence) for sequence in sequences],
+    agents, tables = _tables(sequences, f"{group}/")
+    head = pb.PolicySamples(policy=samples.policy, version=samples.version, agents=agents)
+    arrays = (
+        [each.token_ids for each in sequences],
+        [each.loss_mask for each in sequences],
+        [each.logprobs for each in sequences],
     )
-    return samples_message(
-        head,
-        (
-            [np.ascontiguousarray(each.token_ids, "<i4").data for each in sequences],
-            [np.ascontiguousarray(each.loss_mask, "u1").data for each in sequences],
-            [np.ascontiguousarray(each.logprobs, "<f4").data for each in sequences],
-        ),
+    return samples_message(head, [_pieces(each) for each in arrays], tables)
+
+
+def _pieces(arrays: list[NDArray[Any]]) -> list[Part]:
+    """Their bytes: small ones joined here, large ones where the whole message is."""
+    if sum(map(len, arrays)) <= JOINED_VALUES:
+        return [b"".join([each.tobytes() for each in arrays])]
+    return [np.ascontiguousarray(each).data for each in arrays]
+
+
+def _tables(sequences: Iterable[Sequence], prefix: str) -> tuple[tuple[str, ...], Tables]:
+    """With the names of agents, in the order of their numbers."""
+    agents: dict[str, int] = {}
+    rows, rewards = list[tuple[int, ...]](), list[float]()
+    turns, temperatures, turn_rewards = list[tuple[int, ...]](), list[float](), list[float]()
+    spans = list[tuple[int, int, int]]()
+    for each in sequences:
+        rows.append(
+            (
+                each.episode,
+                agents.setdefault(each.agent, len(agents)),
+                _number(each, prefix),
+                len(each.token_ids),
+                len(each.turns),
+                each.reward is not None,
+            )
+        )
+        rewards.append(0.0 if each.reward is None else each.reward)
+        for turn in each.turns:
+            reason = _REASONS.get(turn.finish_reason)
+            if reason is None:
+                raise InvalidRequestError(
+                    f"sequence {each.id}: finish reason {turn.finish_reason!r} is none of "
+                    f"{sorted(_REASONS)}"
+                )
+            rewarded = turn.reward is not None
+            turns.append((turn.start, turn.end, reason, len(turn.versions), rewarded))
+            temperatures.append(turn.temperature)
+            turn_rewards.append(0.0 if turn.reward is None else turn.reward)
+            spans += [(span.version, span.start, span.end) for span in turn.versions]
+    return tuple(agents), Tables(
+        np.array(rows, "<u4").reshape(-1, 6),
+        np.array(rewards, "<f8"),
+        np.array(turns, "<u4").reshape(-1, 5),
+        np.array(temperatures, "<f4"),
+        np.array(turn_rewards, "<f8"),
+        np.array(spans, "<u8").reshape(-1, 3),
     )
 
 
-def _from_wire(wire: WireSamples) -> PolicySamples:
-    raw_ids, raw_mask, raw_logprobs = wire.arrays
-    ids = np.frombuffer(raw_ids, "<i4")
-    mask = np.frombuffer(raw_mask, np.uint8)
-    logprobs = np.frombuffer(raw_logprobs, "<f4")
-    sequences, start = [], 0
-    for each in wire.head.sequences:
-        own = slice(start, start + each.tokens)
-        sequences.append(_sequence_from_wire(each, ids[own], mask[own], logprobs[own]))
-        start = own.stop
-    return PolicySamples(wire.head.policy, wire.head.version, tuple(sequences))
+def _number(sequence: Sequence, prefix: str) -> int:
+    """The last part of its name, of which all others follow from where it is stored."""
+    begin = f"{prefix}{sequence.episode}/{sequence.agent}/"
+    number = sequence.id[len(begin) :]
+    if not sequence.id.startswith(begin) or not number.isdecimal() or str(int(number)) != number:
+        raise InvalidRequestError(
+            f"sequence {sequence.id}: is not {prefix}EPISODE/AGENT/SEQ, where it is stored"
+        )
+    return int(number)
 
 
 def _check_types(sequence: Sequence) -> None:
     ids, mask, logprobs = sequence.token_ids, sequence.loss_mask, sequence.logprobs
+    right = ids.dtype is _ID and mask.dtype is _MASK and logprobs.dtype is _LOGPROB
+    if right and ids.shape == mask.shape == logprobs.shape and ids.ndim == 1:
+        return  # as always: what follows takes longer
     if ids.dtype != np.int32 or mask.dtype != np.uint8 or logprobs.dtype != np.float32:
         raise InvalidRequestError(
             f"sequence {sequence.id}: token_ids, loss_mask and logprobs are int32, uint8 and "
@@ -188,57 +326,3 @@ def _check_types(sequence: Sequence) -> None:
             f"sequence {sequence.id}: {len(ids)} token ids, {len(mask)} mask values and "
             f"{len(logprobs)} log-probs; there must be as many of each"
         )
-
-
-def _sequence_to_wire(sequence: Sequence) -> pb.Sequence:
-    return pb.Sequence(
-        id=sequence.id,
-        agent=sequence.agent,
-        episode=sequence.episode,
-        tokens=len(sequence.token_ids),
-        turns=[
-            pb.TurnSpan(
-                start=turn.start,
-                end=turn.end,
-                versions=[
-                    pb.VersionSpan(version=span.version, start=span.start, end=span.end)
-                    for span in turn.versions
-                ],
-                finish_reason=turn.finish_reason,
-                temperature=turn.temperature,
-                reward=turn.reward,
-            )
-            for turn in sequence.turns
-        ],
-        reward=sequence.reward,
-    )
-
-
-def _sequence_from_wire(
-    message: pb.Sequence,
-    ids: NDArray[np.int32],
-    mask: NDArray[np.uint8],
-    logprobs: NDArray[np.float32],
-) -> Sequence:
-    return Sequence(
-        id=message.id,
-        agent=message.agent,
-        episode=message.episode,
-        token_ids=ids,
-        loss_mask=mask,
-        logprobs=logprobs,
-        turns=tuple(
-            TurnSpan(
-                start=turn.start,
-                end=turn.end,
-                versions=tuple(
-                    VersionSpan(span.version, span.start, span.end) for span in turn.versions
-                ),
-                finish_reason=turn.finish_reason,
-                temperature=turn.temperature,
-                reward=turn.reward if turn.HasField("reward") else None,
-            )
-            for turn in message.turns
-        ),
-        reward=message.reward if message.HasField("reward") else None,
-    )

@@ -123,7 +123,7 @@ return {{'ok'}}
 APPEND = f"""#!lua flags=allow-oom
 -- KEYS: incarnation, closed, steps, stored, notes, then staged data, stream and entries of each
 -- policy
--- ARGV: incarnation, step, index, channel, note, then of each policy: name, bytes, meta, status
+-- ARGV: incarnation, step, index, note, then of each policy: name, bytes, meta, status
 -- Stored, with the length of each stream and the name of its entry, empty where there was one; or
 -- unstaged, when data is missing, with the oldest step
 -- that still has identities and how many there are of this one. Nothing stays staged.
@@ -159,7 +159,7 @@ local wanted = {{}}
 if lost then
   for policy in lost:gmatch('%S+') do wanted[policy] = true end
 end
-local at, reply = 6, {{'stored'}}
+local at, reply = 5, {{'stored'}}
 for key = 6, #KEYS, 3 do
   local staged, stream, entries = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   local policy, bytes, meta, status = unpack(ARGV, at, at + 3)
@@ -179,9 +179,8 @@ for key = 6, #KEYS, 3 do
 end
 redis.call('HSET', KEYS[4], index, '')
 -- Of a group that comes again the first note stays: it may have been told already.
-if ARGV[5] ~= '' and not lost then redis.call('HSET', KEYS[5], index, ARGV[5]) end
+if ARGV[4] ~= '' and not lost then redis.call('HSET', KEYS[5], index, ARGV[4]) end
 redis.call('SADD', KEYS[3], step)
-redis.pcall('PUBLISH', ARGV[4], '')
 return reply
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,7 +25,9 @@ class Groups(Protocol):
     async def roll_back(self, incarnation: int, step: int) -> None: ...
     async def take_epoch(self, policy: str, incarnation: int) -> int: ...
     async def check_epoch(self, policy: str, epoch: int) -> None: ...
-    async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]: ...
+    async def append(
+        self, groups: Sequence[Part], ages: Sequence[float] = ()
+    ) -> list[bool | FlexMARLError]: ...
     async def lease(
         self,
         policy: str,
@@ -35,6 +38,7 @@ class Groups(Protocol):
         max_groups: int,
         wait: float,
         indexes: Collection[int] = (),
+        lacking: int = 0,
     ) -> bytes: ...
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
@@ -69,12 +73,15 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         return pb.CheckEpochResponse()
 
     async def AppendGroups(self, request: Any, context: Any) -> pb.AppendGroupsResponse:
+        began = time.perf_counter()
         try:
-            groups = read_append(request)
+            groups, ages = read_append(request)
         except DecodeError as error:
             raise InvalidRequestError(f"these are no groups: {error}") from error
-        outcomes = await self._store.append(groups)
-        return pb.AppendGroupsResponse(groups=map(_outcome, outcomes))
+        outcomes = await self._store.append(groups, ages)
+        return pb.AppendGroupsResponse(
+            groups=map(_outcome, outcomes), seconds=time.perf_counter() - began
+        )
 
     async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:
         return await self._store.lease(
@@ -85,6 +92,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
             max_groups=request.max_groups,
             wait=request.wait_ms / 1000,
             indexes=request.indexes,
+            lacking=request.lacking,
         )
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:

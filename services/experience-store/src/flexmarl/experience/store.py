@@ -18,6 +18,7 @@ staleness several steps lie mixed in one stream: leases and commits touch their 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,15 @@ from prometheus_client import Counter, Gauge
 from flexmarl.experience import scripts
 from flexmarl.experience.appends import Appends, Written
 from flexmarl.experience.arrivals import Arrivals
-from flexmarl.experience.checks import MAX_COUNTER, check_group, group_name
+from flexmarl.experience.checks import MAX_COUNTER, check_groups, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
 from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.fullness import Fullness
+from flexmarl.experience.handout import Handout
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
 from flexmarl.experience.scripts import refuse_fenced
-from flexmarl.experience.wire import Part, WireGroup, lease_message, read_group
+from flexmarl.experience.wire import Part, WireGroup, read_group
 from flexmarl.runtime.errors import (
     FencedError,
     FlexMARLError,
@@ -90,14 +92,14 @@ class Store:
         self._redis = connect(url, ca_file)
         self._fullness = Fullness(self._redis, alone=alone)
         fresh = Fresh()
-        self._leases = Leases(self._redis, keys, fresh)
         self._arrivals = Arrivals(self._redis, keys.arrivals)
+        self._handout = Handout(Leases(self._redis, keys, fresh), self._arrivals, fresh)
         self._watcher: asyncio.Task[None] | None = None
         self._take = self._redis.register_script(scripts.TAKE)
         self._take_epoch = self._redis.register_script(scripts.TAKE_EPOCH)
         self._check_epoch = self._redis.register_script(scripts.CHECK)
         self._roll_back = self._redis.register_script(scripts.ROLL_BACK)
-        self._appends = Appends(self._redis, keys, fresh)
+        self._appends = Appends(self._redis, keys, fresh, self._arrivals)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._close = self._redis.register_script(scripts.CLOSE)
         self._put_state = self._redis.register_script(scripts.PUT_STATE)
@@ -179,20 +181,33 @@ class Store:
             outcome, *rest = await self._check_epoch([self._keys.epoch(policy)], [epoch])
         refuse_fenced("epoch", epoch, outcome, rest)
 
-    async def append(self, groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+    async def append(
+        self, groups: Sequence[Part], ages: Sequence[float] = ()
+    ) -> list[bool | FlexMARLError]:
         """Store each group (an OfferedGroup), all its policies at once; what became of each.
 
-        False: it was stored or trained before. An error of one is none of the others'.
+        False: it was stored or trained before. An error of one is none of the others'. `ages`: how
+        many seconds ago each was played, where that is known.
         """
+        played = _moments(ages, len(groups))
         found: dict[int, bool | FlexMARLError] = {}
         checked: dict[int, WireGroup] = {}
         for number, raw in enumerate(groups):
             try:
-                checked[number] = self._checked(raw)
-            except (InvalidRequestError, StalePolicyError) as error:
+                checked[number] = _read(raw)
+            except InvalidRequestError as error:
                 found[number] = error
+        try:
+            check_groups(checked.values(), self._policies, self._max_staleness)
+        except (InvalidRequestError, StalePolicyError):  # of one: which?
+            for number, group in list(checked.items()):
+                if (refusal := self._refusal(group)) is not None:
+                    found[number] = refusal
+                    del checked[number]
         async with translated():
-            written = await self._appends.write(list(checked.values()))
+            written = await self._appends.write(
+                list(checked.values()), [played[number] for number in checked]
+            )
         for (number, group), said in zip(checked.items(), written, strict=True):
             try:
                 found[number] = await self._judged(group, said)
@@ -220,21 +235,14 @@ class Store:
             LAG.labels(samples.head.policy).set(length)
         return True
 
-    def _checked(self, request: Part) -> WireGroup:
-        """The group; InvalidRequestError and StalePolicyError: it may not be stored."""
-        name = "unreadable"
+    def _refusal(self, group: WireGroup) -> FlexMARLError | None:
+        """Why it may not be stored."""
         try:
-            try:
-                group = read_group(request)
-            except DecodeError as error:
-                raise InvalidRequestError(f"this is no group: {error}") from error
-            name = group_name(group.id)
-            check_group(group, self._policies, self._max_staleness)
+            check_groups([group], self._policies, self._max_staleness)
         except (InvalidRequestError, StalePolicyError) as error:
-            APPENDS.labels("refused").inc()
-            log.warning("group refused", group=name, reason=str(error))
-            raise
-        return group
+            _told(group_name(group.id), error)
+            return error
+        return None
 
     async def lease(
         self,
@@ -246,30 +254,28 @@ class Store:
         max_groups: int = 0,
         wait: float = 0.0,
         indexes: Collection[int] = (),
+        lacking: int = 0,
     ) -> bytes:
         """Groups of the step behind the cursor, in order of arrival, as a LeaseResponse.
 
-        Of these `indexes` alone, if any are given. Waits for the first. At most `max_groups` (0: as
-        many as one answer carries); after `wait` seconds without any the answer is empty.
+        Of these `indexes` alone, if any are given. Waits for the first, and when it has just begun
+        to wait for those that follow at its heels, unless all that the caller is `lacking` are
+        there. At most `max_groups` (0: as many as one answer carries); after `wait` seconds without
+        any the answer is empty.
         """
         self._known(policy)
         _check_counters(epoch=epoch, step=step)
         check_cursor(cursor)
-        loop = asyncio.get_running_loop()
-        started, waited = loop.time(), 0.0
-        limit = min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
-        wanted = frozenset(indexes)
-        while True:
-            arrival = self._arrivals.next()
-            async with translated():
-                lease = await self._leases.read(
-                    policy, epoch, step, cursor, limit=limit, wanted=wanted
-                )
-            cursor, left = lease.cursor, started + wait - loop.time()
-            if lease.groups or left <= 0 or self._arrivals.released:
-                return lease_message(lease.groups, cursor, waited)
-            await self._arrivals.wait(arrival, left)
-            waited = loop.time() - started
+        return await self._handout.lease(
+            policy,
+            epoch,
+            step,
+            cursor,
+            limit=min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS),
+            wait=wait,
+            wanted=frozenset(indexes),
+            lacking=lacking,
+        )
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted: 0 when done before.
@@ -346,6 +352,27 @@ class Store:
     def _known(self, policy: str) -> None:
         if policy not in self._policies:
             raise InvalidRequestError(f"policy {policy!r} is none of {self._order}")
+
+
+def _read(request: Part) -> WireGroup:
+    try:
+        return read_group(request)
+    except DecodeError as error:
+        refusal = InvalidRequestError(f"this is no group: {error}")
+        _told("unreadable", refusal)
+        raise refusal from error
+
+
+def _told(group: str, refusal: FlexMARLError) -> None:
+    APPENDS.labels("refused").inc()
+    log.warning("group refused", group=group, reason=str(refusal))
+
+
+def _moments(ages: Sequence[float], groups: int) -> list[float | None]:
+    """When groups of these ages were played, by the event loop's clock."""
+    now = asyncio.get_running_loop().time()
+    known = ages if len(ages) == groups else [math.nan] * groups
+    return [now - age if 0 <= age < math.inf else None for age in known]
 
 
 def _text(value: bytes | str) -> str:

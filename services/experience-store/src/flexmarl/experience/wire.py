@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.columns import Tables
 
 Part: TypeAlias = bytes | memoryview
 Arrays: TypeAlias = tuple[bytes, bytes, bytes]
@@ -30,7 +33,20 @@ def _tag(
     return message.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED
 
 
-_ARRAYS = [_tag(pb.PolicySamples, name) for name in ("token_ids", "loss_mask", "logprobs")]
+_COLUMNS = {
+    "token_ids": None,
+    "loss_mask": None,
+    "logprobs": None,
+    "sequences": (np.dtype("<u4"), 6),
+    "rewards": (np.dtype("<f8"), 1),
+    "turns": (np.dtype("<u4"), 5),
+    "temperatures": (np.dtype("<f4"), 1),
+    "turn_rewards": (np.dtype("<f8"), 1),
+    "spans": (np.dtype("<u8"), 3),
+}
+"""Type and width of those that are tables; what protobuf packs are raw values, end to end."""
+_ARRAYS = [_tag(pb.PolicySamples, name) for name in _COLUMNS]
+_TABLES = [(name, *shape) for name, shape in _COLUMNS.items() if shape]
 _SAMPLES = _tag(pb.LeasedGroup, "samples")
 """Of an offered group as well: but for how many samples it has, it is a leased group."""
 _OFFERED = _tag(pb.AppendGroupsRequest, "groups")
@@ -42,7 +58,8 @@ class WireSamples:
     """Samples of one policy as they came."""
 
     head: pb.PolicySamples
-    """All but the arrays."""
+    """All but tables and arrays."""
+    tables: Tables
     arrays: Arrays
     raw: Part
     """The whole message."""
@@ -62,13 +79,16 @@ class WireGroup:
 
 def size_of(parts: Iterable[Part]) -> int:
     """In bytes."""
-    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+    return sum([part.nbytes if isinstance(part, memoryview) else len(part) for part in parts])
 
 
-def samples_message(head: pb.PolicySamples, arrays: Iterable[Sequence[Part]]) -> list[Part]:
+def samples_message(
+    head: pb.PolicySamples, arrays: Iterable[Sequence[Part]], tables: Tables
+) -> list[Part]:
     """Parts of the message; of each array its pieces."""
     parts: list[Part] = [head.SerializeToString()]
-    for tag, pieces in zip(_ARRAYS, arrays, strict=True):
+    columns = [*arrays, *([getattr(tables, name).tobytes()] for name, _, _ in _TABLES)]
+    for tag, pieces in zip(_ARRAYS, columns, strict=True):
         if size := size_of(pieces):
             parts += (_start(tag, size), *pieces)
     return parts
@@ -85,33 +105,40 @@ def group_message(
     return parts
 
 
-def append_message(groups: Iterable[Sequence[Part]]) -> bytes:
+def append_message(groups: Iterable[Sequence[Part]], ages: Iterable[float] = ()) -> bytes:
     """A request to append, of groups in parts."""
     parts: list[Part] = []
     for group in groups:
         parts += (_start(_OFFERED, size_of(group)), *group)
+    parts.append(pb.AppendGroupsRequest(ages=ages).SerializeToString())
     return b"".join(parts)
 
 
-def lease_message(groups: Iterable[Part], cursor: str, waited: float = 0.0) -> bytes:
+def lease_message(
+    groups: Iterable[Part], cursor: str, waited: float = 0.0, ages: Iterable[float] = ()
+) -> bytes:
     parts: list[Part] = []
     for group in groups:
         parts += (_start(_GROUPS, len(group)), group)
-    parts.append(pb.LeaseResponse(cursor=cursor, waited=waited).SerializeToString())
+    parts.append(pb.LeaseResponse(cursor=cursor, waited=waited, ages=ages).SerializeToString())
     return b"".join(parts)
 
 
-def read_append(raw: Part) -> list[memoryview]:
-    """The groups of a request to append; DecodeError when it is none."""
-    _, found = _without(raw, [_OFFERED])
-    return found[_OFFERED]
+def read_append(raw: Part) -> tuple[list[memoryview], Sequence[float]]:
+    """The groups of a request to append, and their ages; DecodeError when it is none."""
+    rest, found = _without(raw, [_OFFERED])
+    return found[_OFFERED], pb.AppendGroupsRequest.FromString(rest).ages
 
 
 def read_samples(raw: Part) -> WireSamples:
     """DecodeError when it is no message of samples."""
     rest, found = _without(raw, _ARRAYS)
-    ids, mask, logprobs = (_only(found[tag]) for tag in _ARRAYS)
-    return WireSamples(pb.PolicySamples.FromString(rest), (ids, mask, logprobs), raw)
+    ids, mask, logprobs, *tables = [_only(found[tag]) for tag in _ARRAYS]
+    columns = [_table(each, *shape) for each, shape in zip(tables, _TABLES, strict=True)]
+    head = pb.PolicySamples.FromString(rest)
+    if any(getattr(head, name) for name, _, _ in _TABLES):
+        raise DecodeError("a table is not packed")
+    return WireSamples(head, Tables(*columns), (ids, mask, logprobs), raw)
 
 
 def read_group(raw: Part) -> WireGroup:
@@ -141,6 +168,14 @@ def _without(raw: Part, tags: Sequence[int]) -> tuple[bytes, dict[int, list[memo
             since = end
     kept.append(view[since:])
     return b"".join(kept), found
+
+
+def _table(raw: bytes, name: str, dtype: np.dtype[Any], width: int) -> NDArray[Any]:
+    try:
+        values = np.frombuffer(raw, dtype)
+        return values.reshape(-1, width) if width > 1 else values
+    except ValueError:
+        raise DecodeError(f"{len(raw)} bytes are no {name}") from None
 
 
 def _only(values: list[memoryview]) -> bytes:

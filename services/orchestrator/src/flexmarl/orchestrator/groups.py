@@ -94,19 +94,15 @@ class Workers:
 
     async def place(
         self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
-    ) -> float:
-        """Have a group that `worker` holds stored at `place`; the seconds that the store took.
-
-        grpc.aio.AioRpcError as it comes.
-        """
+    ) -> None:
+        """Have a group that `worker` holds stored at `place`; grpc.aio.AioRpcError as it comes."""
         if worker not in self._stubs:
             nothing = grpc.aio.Metadata()
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.UNAVAILABLE, nothing, nothing, f"worker {worker} has gone"
             )
         request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
-        response = await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
-        return float(response.store_seconds)
+        await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
 
     async def _somebody(self) -> None:
         """Return once there is a worker."""

@@ -37,11 +37,8 @@ class Owner(Protocol):
     def version(self) -> int:
         """At which the job stands."""
 
-    async def store(self, worker: str, draw: int, place: Place) -> float:
-        """Have the worker that holds the draw store it; the seconds that the store took.
-
-        grpc.aio.AioRpcError as it comes.
-        """
+    async def store(self, worker: str, draw: int, place: Place) -> None:
+        """Have the worker that holds the draw store it; grpc.aio.AioRpcError as it comes."""
 
     async def store_empty(self, draw: int, place: Place) -> None:
         """A draw that was given up teaches nobody anything."""
@@ -102,21 +99,20 @@ class Placing:
         if isinstance(said, str):
             await self._owner.store_empty(draw, place)
         else:
-            stored = await self._stored(worker, draw, place)
-            if not isinstance(stored, float):
-                await self._owner.lost(draw, place, stored)
+            error = await self._stored(worker, draw, place)
+            if error is not None:
+                await self._owner.lost(draw, place, error)
                 return
-            said.store_seconds = stored
         self._owner.placed(draw, place, said)
         self.look()
 
-    async def _stored(self, worker: str, draw: int, place: Place) -> float | grpc.aio.AioRpcError:
-        """Have it stored, as often as there is hope: the seconds that the store took, or the last
-        error if it could not be."""
+    async def _stored(self, worker: str, draw: int, place: Place) -> grpc.aio.AioRpcError | None:
+        """Have it stored, as often as there is hope; the last error if it could not be."""
         started = time.monotonic()
         for attempt in itertools.count(1):
             try:
-                return await self._owner.store(worker, draw, place)
+                await self._owner.store(worker, draw, place)
+                return None
             except grpc.aio.AioRpcError as error:
                 full = error.code() in WAITS and time.monotonic() - started < self._patience
                 if not full and (fault_of(error) is not Fault.PEER or attempt >= PLACE_TRIES):

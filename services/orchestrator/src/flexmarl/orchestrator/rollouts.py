@@ -227,9 +227,9 @@ class Rollouts:
 
     # What `Placing` asks of its owner.
 
-    async def store(self, worker: str, draw: int, place: Place) -> float:
+    async def store(self, worker: str, draw: int, place: Place) -> None:
         played = self._tries.wire(self._nominal(draw))
-        return await self._parts.workers.place(worker, played, self._tries.wire(place))
+        await self._parts.workers.place(worker, played, self._tries.wire(place))
 
     async def store_empty(self, draw: int, place: Place) -> None:
         await self._store_empty(place, self._choices.task(self._nominal(draw)))

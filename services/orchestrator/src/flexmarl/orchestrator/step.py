@@ -84,7 +84,6 @@ class Step:
         """By index: groups whose place another task took."""
         self._group_size = job.spec.batch.group_size
         self._unseen = len(self.done)
-        self._played_at = self._stored_at = 0.0
         self._answered: set[int] = set()
         self._scores = Scores.of([agent.name for agent in job.spec.agents])
         self._groups: dict[int, dict[str, Any]] = {}
@@ -102,8 +101,6 @@ class Step:
             now = time.monotonic()
             told = {"seconds": now, "solved": solved(group), "tokens": tokens(group)}
             self._groups[index] = told | self._groups.get(index, {})
-            self._played_at = max(self._played_at, now - group.store_seconds)
-            self._stored_at = max(self._stored_at, now)
             if group.HasField("oldest_version"):
                 self._oldest[index] = group.oldest_version
             for episode in group.episodes:
@@ -140,11 +137,6 @@ class Step:
     def oldest(self, version: int) -> int:
         """Of the versions that sampled its groups, `version` if none is known."""
         return min((known for known in self._oldest.values()), default=version)
-
-    @property
-    def store_seconds(self) -> float:
-        """From when its last group was played until its last one was stored."""
-        return self._stored_at - self._played_at
 
     def must_have_scored(self) -> None:
         """JobFailedError: all groups are done and no episode could be scored."""

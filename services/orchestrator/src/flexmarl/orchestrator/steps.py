@@ -221,7 +221,7 @@ class Steps:
             ),
             "sync": max(0.0, now - ended),
             "checkpoint": max((t.seconds_saving for t in trained.values()), default=0.0),
-            "store": self._stored(step, trained),
+            "store": self._stored(trained),
         }
         return step.finished(started, seconds, staleness, trained)
 
@@ -284,13 +284,12 @@ class Steps:
             if not self._plays_on:
                 self._store_seconds += time.monotonic() - started
 
-    def _stored(self, step: Step, trained: Mapping[str, Trained]) -> float:
-        """Seconds that the store took since this was asked last, where nothing overlaps them: from
-        the last group's end until it was stored, from then until the slowest trainer had it, its
-        acknowledgement, and our own calls while nothing was played."""
+    def _stored(self, trained: Mapping[str, Trained]) -> float:
+        """Seconds that the store took since this was asked last: by which it held up the slot that
+        it held up most, acknowledgements among them, and our own calls while nothing was played."""
         own, self._store_seconds = self._store_seconds, 0.0
-        spent = [result.metrics.get("store_seconds", 0.0) for result in trained.values()]
-        return step.store_seconds + max(spent, default=0.0) + own
+        spent = {name: one.metrics.get("store_seconds", 0.0) for name, one in trained.items()}
+        return self._parts.training.longest(spent) + own
 
     def _checkpoint(self, version: int, draws: str = "") -> Checkpoint:
         """The one to be made at `version`."""

@@ -130,6 +130,12 @@ class Training:
                 group.create_task(slot(number))
         return results
 
+    def longest(self, seconds: Mapping[str, float]) -> float:
+        """Of what each policy took of its slot, which trains its policies in turn."""
+        return max(
+            (sum(seconds.get(each, 0.0) for each in home) for home in self._homes), default=0
+        )
+
     async def save_all(self, standing: Standing, directory: Path) -> dict[str, Saved]:
         """Have every policy save the version that the job stands at."""
         results: dict[str, Saved] = {}

@@ -139,8 +139,6 @@ class GroupResult:
     """Of any token that may be trained; None: there is none."""
     resumed_turns: int = 0
     """A weight update cut them, and they went on."""
-    store_seconds: float = 0.0
-    """Until the store had it, once it was played."""
 
 
 def policy_samples(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +30,8 @@ class RolloutService(rollout_pb2_grpc.RolloutServicer):
         self, request: rollout_pb2.PlaceGroupRequest, context: Any
     ) -> rollout_pb2.PlaceGroupResponse:
         played, place = group_id_from_wire(request.played), group_id_from_wire(request.place)
-        started = time.perf_counter()
         duplicate = await self._worker.place_group(played, place)
-        return rollout_pb2.PlaceGroupResponse(
-            duplicate=duplicate, store_seconds=time.perf_counter() - started
-        )
+        return rollout_pb2.PlaceGroupResponse(duplicate=duplicate)
 
 
 class RoutingService(routing_pb2_grpc.RoutingServicer):
@@ -112,7 +108,6 @@ def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
         dropped=result.dropped,
         oldest_version=result.oldest_version,
         resumed_turns=result.resumed_turns,
-        store_seconds=result.store_seconds,
     )
 
 

@@ -61,7 +61,13 @@ class Store(Protocol):
     """What is needed of `flexmarl.experience.client.ExperienceClient`."""
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Iterable[PolicySamples], note: bytes = b""
+        self,
+        group: GroupId,
+        task_id: str,
+        samples: Iterable[PolicySamples],
+        note: bytes = b"",
+        *,
+        played: float | None = None,
     ) -> bool: ...
 
 
@@ -136,16 +142,18 @@ class Worker:
     async def _run_group(self, order: GroupOrder) -> GroupResult:
         started = time.perf_counter()
         episodes = await self._play(order)
+        played = time.perf_counter()
         samples: tuple[PolicySamples, ...] = ()
         dropped = duplicate = False
-        store_seconds = 0.0
         if order.train:
             samples = self._samples(order, episodes)
             self._told.of_nothing(order, episodes, samples)
+            began = time.perf_counter()
             dropped = not await self._kept(order, episodes, samples)
-            played = time.perf_counter()
-            duplicate = not dropped and not await self._stored(order, samples, self._note(episodes))
-            store_seconds = time.perf_counter() - played
+            played += time.perf_counter() - began  # the filter is no part of the store
+            duplicate = not dropped and not await self._stored(
+                order, samples, self._note(episodes), played
+            )
         count(episodes)
         DROPPED.inc(dropped)
         return GroupResult(
@@ -158,7 +166,6 @@ class Worker:
             dropped,
             min((each.version for each in samples if each.sequences), default=None),
             sum(turn.resumed for played in episodes for turn in played.turns),
-            store_seconds,
         )
 
     async def _kept(
@@ -176,7 +183,7 @@ class Worker:
         return as_note(evidence((agent, reward) for agent, reward in rewards if reward is not None))
 
     async def _stored(
-        self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: bytes
+        self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: bytes, played: float
     ) -> bool:
         """False: it was there before."""
         if order.hold:
@@ -184,7 +191,9 @@ class Worker:
             return True
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                stored = await self._store.append_group(order.id, order.task.id, samples, note)
+                stored = await self._store.append_group(
+                    order.id, order.task.id, samples, note, played=played
+                )
         except TimeoutError:
             # Not the call's own deadline: that would count against the group.
             raise FullError(

@@ -4,8 +4,11 @@ The store keeps these rules too. They are checked again here because a token tra
 wrong version is never noticed later: training goes on, only worse.
 """
 
+import numpy as np
+
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.policy import EngineKind
+from flexmarl.experience.columns import START, TOKENS, TURNS, VERSION, starts
 from flexmarl.experience.samples import LeasedGroup
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.accumulate import StepTotals
@@ -26,26 +29,29 @@ def check_group(
     bound of the step that it was played for.
     """
     where = f"policy {policy}, step {step}: group {group.id}"
-    samples = group.samples
-    if samples.policy != policy or group.id.step != step:
+    columns = group.columns
+    if columns.policy != policy or group.id.step != step:
         raise JobFailedError(
-            f"{where} is of policy {samples.policy}, step {group.id.step}: the store mixed them up"
+            f"{where} is of policy {columns.policy}, step {group.id.step}: the store mixed them up"
         )
     if group.id.index >= groups:
         raise JobFailedError(f"{where} has an index beyond the step's {groups} groups")
-    if not samples.sequences:
+    if not len(columns):
         return
-    versions = {samples.version}
-    for sequence in samples.sequences:
-        for turn in sequence.turns:
-            versions.update(span.version for span in turn.versions)
-        if sequence.turns and sequence.turns[0].start == 0:
-            raise JobFailedError(f"{where}: sequence {sequence.id} has no prompt to sample from")
-        if int(sequence.token_ids.max(initial=0)) >= vocabulary:
-            raise JobFailedError(
-                f"{where}: sequence {sequence.id} has token {sequence.token_ids.max()}, the model "
-                f"{vocabulary} embeddings: another policy's tokenizer?"
-            )
+    sequences, tables = columns.tables.sequences, columns.tables
+    turns = sequences[:, TURNS]
+    at_once = tables.turns[starts(turns)[turns > 0], START] == 0
+    if at_once.any():
+        name = columns.name(int(np.flatnonzero(turns)[at_once.argmax()]))
+        raise JobFailedError(f"{where}: sequence {name} has no prompt to sample from")
+    if (token := int(columns.token_ids.max(initial=0))) >= vocabulary:
+        ends = np.cumsum(sequences[:, TOKENS])
+        name = columns.name(int(np.searchsorted(ends, columns.token_ids.argmax(), side="right")))
+        raise JobFailedError(
+            f"{where}: sequence {name} has token {token}, the model {vocabulary} embeddings: "
+            "another policy's tokenizer?"
+        )
+    versions = {columns.version, *tables.spans[:, VERSION].tolist()}
     oldest = max(0, step - staleness)
     if not oldest <= min(versions) <= max(versions) <= step:
         allowed = f"version {step}" if oldest == step else f"versions {oldest} to {step}"

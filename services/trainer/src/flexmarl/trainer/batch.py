@@ -5,6 +5,7 @@ length, padded on the right with ids that no trained token can see (attention is
 of padded rows has the gradient of its rows one by one. Nothing is ever duplicated to fill a batch.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexmarl.contracts.policy import Algorithm
-from flexmarl.experience import samples
+from flexmarl.experience.columns import (
+    AGENT,
+    END,
+    EPISODE,
+    OWN_REWARD,
+    REWARDED,
+    SPAN_END,
+    SPAN_START,
+    SPANS,
+    START,
+    TOKENS,
+    TURNS,
+    VERSION,
+    Columns,
+    Tables,
+    starts,
+)
 from flexmarl.trainer.advantage import deviation, group_advantages
 
 
@@ -58,6 +75,8 @@ class Prepared:
     examples: tuple[Example, ...]
     excluded: int
     """Sequences without any reward."""
+    arrival: int = -1
+    """Counts the step's own groups as they came; -1: a replayed one."""
 
     @property
     def tokens(self) -> int:
@@ -78,27 +97,24 @@ Deviations = Mapping[tuple[str, bool], float]
 """(agent, whether of turns with a reward of their own) -> deviation of its advantages."""
 
 
-def step_deviations(
-    groups: Iterable[Sequence[samples.Sequence]], algorithm: Algorithm
-) -> Deviations:
+def step_deviations(groups: Iterable[Columns], algorithm: Algorithm) -> Deviations:
     """What the advantages of a whole step are whitened by, whatever the order of its groups.
 
     An agent's episode counts once, as does a turn with a reward of its own; the two are apart. An
     agent whose advantages are all 0 is left out.
     """
     found: dict[tuple[str, bool], list[float]] = {}
-    for sequences in groups:
-        for (agent, _), advantage in _episode_advantages(sequences, algorithm).items():
+    for columns in groups:
+        for (agent, _), advantage in _episode_advantages(columns, algorithm).items():
             if advantage is not None:
-                found.setdefault((agent, False), []).append(advantage)
-        for (number, _), advantage in _turn_advantages(sequences, algorithm).items():
-            if advantage is not None:
-                found.setdefault((sequences[number].agent, True), []).append(advantage)
+                found.setdefault((columns.agents[agent], False), []).append(advantage)
+        for agent, advantages in _turn_advantages(columns, algorithm).items():
+            found.setdefault((columns.agents[agent], True), []).extend(advantages.values())
     return {key: size for key, values in found.items() if (size := deviation(values)) > 0}
 
 
 def prepare(
-    sequences: Sequence[samples.Sequence],
+    columns: Columns,
     algorithm: Algorithm,
     truncated: Collection[str] = (),
     deviations: Deviations | None = None,
@@ -112,39 +128,92 @@ def prepare(
     log-probs, and those of greedy turns (temperature 0), are not of the whole distribution.
     `deviations` of the step divide the advantages.
     """
-    outcome = _episode_advantages(sequences, algorithm)
-    own = _turn_advantages(sequences, algorithm)
-    if deviations is not None:
-        outcome = {
-            key: _divided(advantage, deviations.get((key[0], False)))
-            for key, advantage in outcome.items()
-        }
-        own = {
-            key: _divided(advantage, deviations.get((sequences[key[0]].agent, True)))
-            for key, advantage in own.items()
-        }
-    examples = []
-    for number, sequence in enumerate(sequences):
-        default = outcome[sequence.agent, sequence.episode]
-        judged = [
-            (turn, own.get((number, place), default)) for place, turn in enumerate(sequence.turns)
-        ]
-        example = _example(sequence, judged, sequence.agent in truncated)
-        if example is not None:
-            examples.append(example)
-    return Prepared(tuple(examples), len(sequences) - len(examples))
+    tables = columns.tables
+    counts = tables.sequences[:, TURNS]
+    of_turn = np.repeat(np.arange(len(counts)), counts)
+    judged = _judged(columns, algorithm, deviations, of_turn)
+    lengths = tables.turns[:, END].astype(np.int64) - tables.turns[:, START]
+    kept = ~np.isnan(judged) & (lengths > 0)
+    lengths = np.where(kept, lengths, 0)
+    # From here on by token, of all sequences end to end.
+    begins = np.repeat(tables.turns[:, START] - starts(lengths), lengths)
+    positions = np.arange(len(begins)) + begins
+    of_token = np.repeat(of_turn, lengths)
+    logprobs = columns.logprobs[starts(tables.sequences[:, TOKENS])[of_token] + positions]
+    temperatures = np.repeat(tables.temperatures, lengths)
+    greedy = temperatures <= 0
+    comparable = ~greedy
+    cut_off = [number for number, agent in enumerate(columns.agents) if agent in truncated]
+    if cut_off:
+        comparable &= ~np.isin(tables.sequences[:, AGENT], cut_off)[of_token]
+    advantages = np.repeat(judged, lengths)
+    temperatures = np.where(greedy, np.float32(1), temperatures)
+    versions = _versions(tables, kept)
+    examples, first = [], 0
+    offsets = starts(tables.sequences[:, TOKENS]).tolist()
+    for row, count in enumerate(np.bincount(of_token, minlength=len(counts)).tolist()):
+        if not count:
+            continue
+        own = slice(first, first + count)
+        first, at = own.stop, offsets[row]
+        examples.append(
+            Example(
+                id=columns.name(row),
+                token_ids=columns.token_ids[at : at + int(positions[first - 1]) + 1],
+                positions=positions[own],
+                old_logprobs=logprobs[own],
+                advantages=advantages[own],
+                temperatures=temperatures[own],
+                comparable=comparable[own],
+                versions=versions[own],
+            )
+        )
+    return Prepared(tuple(examples), len(counts) - len(examples))
 
 
-def _divided(advantage: float | None, deviation: float | None) -> float | None:
-    return advantage / deviation if advantage and deviation else advantage
+def _judged(
+    columns: Columns,
+    algorithm: Algorithm,
+    deviations: Deviations | None,
+    of_turn: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """The advantage of each turn; nan: there is none."""
+
+    def whitened(agent: int, own: bool, advantage: float | None) -> float:
+        if advantage is None:
+            return math.nan
+        size = deviations and deviations.get((columns.agents[agent], own))
+        return advantage / size if size else advantage
+
+    tables = columns.tables
+    outcome = {
+        key: whitened(key[0], False, advantage)
+        for key, advantage in _episode_advantages(columns, algorithm).items()
+    }
+    agents, episodes = (tables.sequences[:, each].tolist() for each in (AGENT, EPISODE))
+    by_row = [outcome[key] for key in zip(agents, episodes, strict=True)]
+    judged = np.array(by_row, np.float64)[of_turn]
+    for agent, advantages in _turn_advantages(columns, algorithm).items():
+        for turn, advantage in advantages.items():
+            judged[turn] = whitened(agent, True, advantage)
+    return judged
+
+
+def _versions(tables: Tables, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Of each token of the turns that are kept."""
+    spans = tables.spans[np.repeat(kept, tables.turns[:, SPANS])].astype(np.int64)
+    return np.repeat(spans[:, VERSION], spans[:, SPAN_END] - spans[:, SPAN_START])
 
 
 def _episode_advantages(
-    sequences: Iterable[samples.Sequence], algorithm: Algorithm
-) -> dict[tuple[str, int], float | None]:
-    rewards: dict[str, dict[int, float | None]] = {}
-    for sequence in sequences:
-        rewards.setdefault(sequence.agent, {})[sequence.episode] = sequence.reward
+    columns: Columns, algorithm: Algorithm
+) -> dict[tuple[int, int], float | None]:
+    """(number of the agent, episode) -> advantage."""
+    rewards: dict[int, dict[int, float | None]] = {}
+    tables = columns.tables
+    for row, reward in zip(tables.sequences.tolist(), tables.rewards.tolist(), strict=True):
+        own = rewards.setdefault(row[AGENT], {})
+        own[row[EPISODE]] = reward if row[REWARDED] else None
     return {
         (agent, episode): advantage
         for agent, scored in rewards.items()
@@ -154,49 +223,24 @@ def _episode_advantages(
     }
 
 
-def _turn_advantages(
-    sequences: Iterable[samples.Sequence], algorithm: Algorithm
-) -> dict[tuple[int, int], float | None]:
-    """(sequence number, turn number) -> advantage, of the turns with a reward of their own."""
-    rewards: dict[str, dict[tuple[int, int], float | None]] = {}
-    for number, sequence in enumerate(sequences):
-        for place, turn in enumerate(sequence.turns):
-            if turn.reward is not None:
-                rewards.setdefault(sequence.agent, {})[number, place] = turn.reward
+def _turn_advantages(columns: Columns, algorithm: Algorithm) -> dict[int, dict[int, float]]:
+    """Number of the agent -> row of the turn -> advantage, of turns with a reward of their own."""
+    tables = columns.tables
+    rewarded = np.flatnonzero(tables.turns[:, OWN_REWARD])
+    if not len(rewarded):
+        return {}
+    agents = np.repeat(tables.sequences[:, AGENT], tables.sequences[:, TURNS])
+    rewards: dict[int, dict[int, float]] = {}
+    for turn in rewarded.tolist():
+        rewards.setdefault(int(agents[turn]), {})[turn] = float(tables.turn_rewards[turn])
     return {
-        key: advantage
-        for scored in rewards.values()
-        for key, advantage in zip(
-            scored, group_advantages(list(scored.values()), algorithm), strict=True
-        )
+        agent: dict(zip(own, _known(group_advantages(list(own.values()), algorithm)), strict=True))
+        for agent, own in rewards.items()
     }
 
 
-def _example(
-    sequence: samples.Sequence,
-    judged: Sequence[tuple[samples.TurnSpan, float | None]],
-    truncated: bool,
-) -> Example | None:
-    kept = [(turn, value) for turn, value in judged if value is not None and turn.end > turn.start]
-    if not kept:
-        return None
-    positions = np.concatenate([np.arange(turn.start, turn.end) for turn, _ in kept])
-    lengths = [turn.end - turn.start for turn, _ in kept]
-    temperatures = np.repeat(np.array([t.temperature for t, _ in kept], np.float32), lengths)
-    greedy = temperatures <= 0
-    return Example(
-        id=sequence.id,
-        token_ids=sequence.token_ids[: positions[-1] + 1],
-        positions=positions,
-        old_logprobs=sequence.logprobs[positions],
-        advantages=np.repeat(np.array([value for _, value in kept], np.float64), lengths),
-        temperatures=np.where(greedy, np.float32(1), temperatures),
-        comparable=~greedy & (not truncated),
-        versions=np.repeat(
-            np.array([span.version for turn, _ in kept for span in turn.versions], np.int64),
-            [span.end - span.start for turn, _ in kept for span in turn.versions],
-        ),
-    )
+def _known(advantages: Iterable[float | None]) -> list[float]:
+    return [each for each in advantages if each is not None]
 
 
 def plan(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -8,6 +8,7 @@ corrects against meanwhile. Whoever is interrupted in between starts again from 
 import asyncio
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -24,6 +25,7 @@ from flexmarl.trainer.advantage import WHOLE_STEP
 from flexmarl.trainer.ahead import leasing_ahead
 from flexmarl.trainer.batch import Prepared, prepare, step_deviations
 from flexmarl.trainer.compute import Compute
+from flexmarl.trainer.hindrance import Account
 from flexmarl.trainer.home import Resident
 from flexmarl.trainer.replay import MAX_GROUPS, choose, lease_places
 
@@ -59,6 +61,7 @@ class Step:
         """For the rest of the step, where advantages need all of it."""
         self._again: list[LeasedGroup] = []
         self._replayed: list[Prepared] = []
+        self._arrived = 0
         self._lost = 0
         self._totals, self._part = self._fresh_totals(), self._fresh_totals()
         self._updates: list[dict[str, float]] = []
@@ -74,17 +77,21 @@ class Step:
         await self._lease_replayed(experience)
         self._order = self._make_order(len(self._again))
         await compute.run(partial(self._prepare, [], self._again))
+        self._account = Account(time.perf_counter())
         async with leasing_ahead(partial(self._lease, experience)) as ahead:
             while True:
                 await self._work_off(compute)
                 if self._order.done:
                     break
                 lease = await ahead.take()
-                admitted = self._admit(lease.groups)
+                got = time.perf_counter()
+                admitted, played = self._admit(lease)
                 if len(self._seen) < self._groups:
                     ahead.go_on(lease)
                 await compute.run(partial(self._prepare, admitted, []))
-        self._store_seconds += ahead.store_seconds
+                seconds = time.perf_counter() - got
+                self._account.arrived(played, seconds, together=self._whole)
+        self._store_seconds += self._account.hindered(time.perf_counter())
         await compute.run(partial(self._finish, began))
 
     async def _lease(self, experience: ExperienceClient, cursor: str) -> Lease:
@@ -95,18 +102,23 @@ class Step:
             cursor,
             max_groups=MAX_GROUPS,
             wait=LEASE_SECONDS,
+            lacking=self._groups - len(self._seen),
         )
 
     async def _work_off(self, compute: Compute) -> None:
         """Fold and step as far as what has arrived allows."""
         while True:
+            began, alone = time.perf_counter(), self._spec.pipeline.overlap and not self._whole
             if chosen := self._order.take():
                 await self._fold(chosen, compute)
+                needs = [group.arrival for group in chosen] if alone else range(self._arrived)
             elif self._order.ready:
                 await compute.run(self._update)
                 self._order.advance()
+                needs = []
             else:
                 return
+            self._account.worked(needs, time.perf_counter() - began)
 
     async def _lease_replayed(self, experience: ExperienceClient) -> None:
         replay = self._spec.pipeline.replay
@@ -147,16 +159,18 @@ class Step:
             tokens=1 if simulated else worthwhile_tokens(self._policy.parameters),
         )
 
-    def _admit(self, leased: tuple[LeasedGroup, ...]) -> list[LeasedGroup]:
-        admitted = []
-        for group in leased:
+    def _admit(self, lease: Lease) -> tuple[list[LeasedGroup], list[float]]:
+        """Groups, and when they were played."""
+        admitted, moments = list[LeasedGroup](), list[float]()
+        for group, played in zip(lease.groups, lease.played, strict=True):
             self._check(group, self._step)
             if group.id.index in self._seen:
                 log.warning("group came twice, trained once", group=str(group.id))
                 continue
             self._seen.add(group.id.index)
             admitted.append(group)
-        return admitted
+            moments.append(played)
+        return admitted, moments
 
     def _check(self, group: LeasedGroup, step: int) -> None:
         staleness = self._spec.pipeline.max_staleness
@@ -171,14 +185,13 @@ class Step:
                 return
             own, again = self._waiting, self._again
             deviations = step_deviations(
-                [group.samples.sequences for group in own + again], self._training.algorithm
+                [group.columns for group in own + again], self._training.algorithm
             )
         for number, group in enumerate(own + again):
-            prepared = prepare(
-                group.samples.sequences, self._training.algorithm, self._truncated, deviations
-            )
+            prepared = prepare(group.columns, self._training.algorithm, self._truncated, deviations)
             if number < len(own):
-                self._order.add(group.id.index, prepared)
+                self._order.add(group.id.index, replace(prepared, arrival=self._arrived))
+                self._arrived += 1
             else:
                 self._order.add_replayed(number - len(own), prepared)
                 self._replayed.append(prepared)

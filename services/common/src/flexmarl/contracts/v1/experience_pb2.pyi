@@ -71,105 +71,28 @@ class VersionSpan(_message.Message):
 Global___VersionSpan: _TypeAlias = VersionSpan  # noqa: Y015
 
 @_typing.final
-class TurnSpan(_message.Message):
-    """Where one generation lies in its sequence: sampled tokens are ids[start:end]."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    START_FIELD_NUMBER: _builtins.int
-    END_FIELD_NUMBER: _builtins.int
-    VERSIONS_FIELD_NUMBER: _builtins.int
-    FINISH_REASON_FIELD_NUMBER: _builtins.int
-    TEMPERATURE_FIELD_NUMBER: _builtins.int
-    REWARD_FIELD_NUMBER: _builtins.int
-    start: _builtins.int
-    end: _builtins.int
-    finish_reason: _builtins.str
-    """stop, length or abort"""
-    temperature: _builtins.float
-    reward: _builtins.float
-    """a reward of this turn alone"""
-    @_builtins.property
-    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionSpan]:
-        """relative to start"""
-
-    def __init__(
-        self,
-        *,
-        start: _builtins.int = ...,
-        end: _builtins.int = ...,
-        versions: _abc.Iterable[Global___VersionSpan] | None = ...,
-        finish_reason: _builtins.str = ...,
-        temperature: _builtins.float = ...,
-        reward: _builtins.float | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "reward", b"reward", "start", b"start", "temperature", b"temperature", "versions", b"versions"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
-    _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
-
-Global___TurnSpan: _TypeAlias = TurnSpan  # noqa: Y015
-
-@_typing.final
-class Sequence(_message.Message):
-    """Token ids of one conversation of one agent; its `tokens` arrays' values are the next ones of the
-    samples' arrays.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    AGENT_FIELD_NUMBER: _builtins.int
-    EPISODE_FIELD_NUMBER: _builtins.int
-    TOKENS_FIELD_NUMBER: _builtins.int
-    TURNS_FIELD_NUMBER: _builtins.int
-    REWARD_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    """{incarnation}/{step}/{index}/{episode}/{agent}/{seq}"""
-    agent: _builtins.str
-    episode: _builtins.int
-    tokens: _builtins.int
-    reward: _builtins.float
-    """of this agent in this episode; absent: unscorable, excluded"""
-    @_builtins.property
-    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnSpan]: ...
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        agent: _builtins.str = ...,
-        episode: _builtins.int = ...,
-        tokens: _builtins.int = ...,
-        turns: _abc.Iterable[Global___TurnSpan] | None = ...,
-        reward: _builtins.float | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "agent", b"agent", "episode", b"episode", "id", b"id", "reward", b"reward", "tokens", b"tokens", "turns", b"turns"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
-    _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__reward) -> _WhichOneofReturnType__reward | None: ...
-
-Global___Sequence: _TypeAlias = Sequence  # noqa: Y015
-
-@_typing.final
 class PolicySamples(_message.Message):
-    """What one policy learns from one group. No sequence: an empty marker, the policy took no turn.
-    Arrays hold T values, those of all sequences end to end.
+    """What one policy learns from one group, in columns. No sequence: an empty marker, the policy took no
+    turn. A sequence is the token ids of one conversation of one agent, a turn one generation in it, a
+    span those of its tokens that one version sampled. Turns stand in the order of their sequences,
+    spans in that of their turns; bytes hold T values, those of all sequences end to end. A sequence is
+    called {incarnation}/{step}/{index}/{episode}/{agent}/{number}, after its group.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    SEQUENCES_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOSS_MASK_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    TEMPERATURES_FIELD_NUMBER: _builtins.int
+    TURN_REWARDS_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     token_ids: _builtins.bytes
@@ -179,20 +102,52 @@ class PolicySamples(_message.Message):
     logprobs: _builtins.bytes
     """float32, little-endian, [T]; 0 where the mask is 0"""
     @_builtins.property
-    def sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sequence]: ...
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names, by which sequences number them"""
+
+    @_builtins.property
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """[S, 6]: episode, agent, number, tokens, turns, whether rewarded"""
+
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """[S], of the agent in the episode; not rewarded: unscorable, excluded"""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """[U, 5]: start and end in the sequence, finish reason (stop, length, abort), spans, whether rewarded"""
+
+    @_builtins.property
+    def temperatures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """[U]"""
+
+    @_builtins.property
+    def turn_rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """[U], of the turn alone"""
+
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """[V, 3]: version, start and end in the turn's sampled tokens"""
+
     def __init__(
         self,
         *,
         policy: _builtins.str = ...,
         version: _builtins.int = ...,
-        sequences: _abc.Iterable[Global___Sequence] | None = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
         token_ids: _builtins.bytes = ...,
         loss_mask: _builtins.bytes = ...,
         logprobs: _builtins.bytes = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        rewards: _abc.Iterable[_builtins.float] | None = ...,
+        turns: _abc.Iterable[_builtins.int] | None = ...,
+        temperatures: _abc.Iterable[_builtins.float] | None = ...,
+        turn_rewards: _abc.Iterable[_builtins.float] | None = ...,
+        spans: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "loss_mask", b"loss_mask", "policy", b"policy", "sequences", b"sequences", "token_ids", b"token_ids", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "logprobs", b"logprobs", "loss_mask", b"loss_mask", "policy", b"policy", "rewards", b"rewards", "sequences", b"sequences", "spans", b"spans", "temperatures", b"temperatures", "token_ids", b"token_ids", "turn_rewards", b"turn_rewards", "turns", b"turns", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,16 +340,24 @@ class AppendGroupsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfferedGroup]: ...
+    @_builtins.property
+    def ages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of each group: how long ago it was played, in seconds. Moments are never sent: clocks of
+        different machines have nothing in common.
+        """
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___OfferedGroup] | None = ...,
+        ages: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "groups", b"groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,6 +395,9 @@ class AppendGroupsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    """that the service took"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AppendOutcome]:
         """in the order of the request"""
@@ -440,10 +406,11 @@ class AppendGroupsResponse(_message.Message):
         self,
         *,
         groups: _abc.Iterable[Global___AppendOutcome] | None = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -460,6 +427,7 @@ class LeaseRequest(_message.Message):
     MAX_GROUPS_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     INDEXES_FIELD_NUMBER: _builtins.int
+    LACKING_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     step: _builtins.int
@@ -467,6 +435,8 @@ class LeaseRequest(_message.Message):
     """of the last answer; empty: from the start"""
     max_groups: _builtins.int
     wait_ms: _builtins.int
+    lacking: _builtins.int
+    """how many the caller lacks: once all are there it need not wait for more"""
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """these alone; none: all"""
@@ -481,10 +451,11 @@ class LeaseRequest(_message.Message):
         max_groups: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
         indexes: _abc.Iterable[_builtins.int] | None = ...,
+        lacking: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "epoch", b"epoch", "indexes", b"indexes", "max_groups", b"max_groups", "policy", b"policy", "step", b"step", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "epoch", b"epoch", "indexes", b"indexes", "lacking", b"lacking", "max_groups", b"max_groups", "policy", b"policy", "step", b"step", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,6 +495,7 @@ class LeaseResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     WAITED_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     waited: _builtins.float
     """seconds of the call until there was something to hand out"""
@@ -531,16 +503,23 @@ class LeaseResponse(_message.Message):
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedGroup]:
         """in the order of arrival"""
 
+    @_builtins.property
+    def ages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of each group: how long before then it was played, in seconds; negative: that is not known, as
+        after a restart of the service.
+        """
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___LeasedGroup] | None = ...,
         cursor: _builtins.str = ...,
         waited: _builtins.float = ...,
+        ages: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "groups", b"groups", "waited", b"waited"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "cursor", b"cursor", "groups", b"groups", "waited", b"waited"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -221,7 +221,6 @@ class GroupFinished(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     RESUMED_TURNS_FIELD_NUMBER: _builtins.int
-    STORE_SECONDS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     forks: _builtins.int
     """histories that the program changed"""
@@ -232,8 +231,6 @@ class GroupFinished(_message.Message):
     """of any sampled token that may be trained; absent: none"""
     resumed_turns: _builtins.int
     """cut by a weight update and continued"""
-    store_seconds: _builtins.float
-    """from its last episode's end until it was stored; 0: it is held"""
     @_builtins.property
     def id(self) -> _experience_pb2.GroupId: ...
     @_builtins.property
@@ -249,11 +246,10 @@ class GroupFinished(_message.Message):
         dropped: _builtins.bool = ...,
         oldest_version: _builtins.int | None = ...,
         resumed_turns: _builtins.int = ...,
-        store_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "id", b"id", "oldest_version", b"oldest_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds", "store_seconds", b"store_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest_version: _TypeAlias = _typing.Literal["oldest_version"]  # noqa: Y015
     _WhichOneofArgType__oldest_version: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version"]  # noqa: Y015
@@ -292,18 +288,15 @@ class PlaceGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DUPLICATE_FIELD_NUMBER: _builtins.int
-    STORE_SECONDS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
-    store_seconds: _builtins.float
     def __init__(
         self,
         *,
         duplicate: _builtins.bool = ...,
-        store_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "store_seconds", b"store_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

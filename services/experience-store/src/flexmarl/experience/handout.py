@@ -1,0 +1,78 @@
+"""Handing out groups to readers that wait for them.
+
+An answer costs as much as a dozen small groups do, so groups that come at each other's heels go
+together; but the last ones that a reader lacks go at once. Where nothing new can be, the server is
+not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from flexmarl.experience.arrivals import Arrivals
+from flexmarl.experience.connection import translated
+from flexmarl.experience.fresh import Fresh
+from flexmarl.experience.leases import Leased, Leases
+from flexmarl.experience.wire import lease_message
+
+GATHER_SECONDS = 0.02
+"""At least, between a reader's question and the answer, while more may come that it lacks."""
+
+
+class Handout:
+    def __init__(self, leases: Leases, arrivals: Arrivals, fresh: Fresh) -> None:
+        self._leases, self._arrivals, self._fresh = leases, arrivals, fresh
+        self._exhausted: dict[str, tuple[int, int, str, int]] = {}
+        """By policy: epoch, step and cursor behind which the last reader left nothing, and how many
+        arrivals there had been."""
+
+    async def lease(
+        self,
+        policy: str,
+        epoch: int,
+        step: int,
+        cursor: str,
+        *,
+        limit: int,
+        wait: float,
+        wanted: frozenset[int],
+        lacking: int,
+    ) -> bytes:
+        """A LeaseResponse, see `Store.lease`."""
+        arrivals, loop = self._arrivals, asyncio.get_running_loop()
+        started = ready = loop.time()
+        known = epoch, step, cursor, arrivals.count
+        look = bool(wanted) or self._exhausted.get(policy) != known
+        while True:
+            arrival, count = arrivals.next(), arrivals.count
+            left = started + wait - loop.time()
+            if look or left <= 0 or arrivals.released:
+                async with translated():
+                    lease = await self._leases.read(
+                        policy, epoch, step, cursor, limit=limit, wanted=wanted
+                    )
+                cursor, left = lease.cursor, started + wait - loop.time()
+                if not (lease.more or wanted):
+                    self._exhausted[policy] = epoch, step, cursor, count
+                if lease.groups or left <= 0 or arrivals.released:
+                    return _message(lease, started, ready)
+            await arrivals.wait(arrival, left)
+            await self._gather(policy, step, lacking, started + min(wait, GATHER_SECONDS))
+            ready, look = loop.time(), True
+
+    async def _gather(self, policy: str, step: int, lacking: int, until: float) -> None:
+        """Return then, or once all are here that the reader is `lacking`."""
+        arrivals, loop = self._arrivals, asyncio.get_running_loop()
+        while (left := until - loop.time()) > 0 and not arrivals.released:
+            arrival = arrivals.next()
+            if lacking and self._fresh.count(policy, step) >= lacking:
+                return
+            await arrivals.wait(arrival, left)
+
+
+def _message(lease: Leased, started: float, ready: float) -> bytes:
+    """`ready`: when it was known that there might be something."""
+    groups, ages = [kept.data for kept in lease.groups], list[float]()
+    for kept in lease.groups:
+        ages.append(-1.0 if kept.played is None else max(0.0, ready - kept.played))
+    return lease_message(groups, lease.cursor, ready - started, ages)
