@@ -11,17 +11,15 @@ from tests.contract.controller.test_looks import job
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.cache import WATCHED
 from flexmarl.controller.cluster import RefusedError
-from flexmarl.controller.names import JOB_LABEL
+from flexmarl.controller.names import JOB_LABEL, Manifest
 
-SAME = {
-    "name": "",
-    "namespace": "",
-    "uid": "",
-    "resourceVersion": "",
-    "generation": 0,
-    "labels": {},
-}
-"""What is read of metadata alone, and what it is where it is nothing."""
+
+def short(manifest: Manifest) -> Manifest:
+    """What is read of metadata alone."""
+    whole = manifest["metadata"]
+    found = {name: whole[name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    marks = {name: one for name, one in whole.get("labels", {}).items() if name == JOB_LABEL}
+    return found | {"generation": whole.get("generation", 0), "labels": marks}
 
 
 @pytest.mark.parametrize("metadata_only", [True, False])
@@ -41,15 +39,13 @@ async def test_of_metadata_alone_is_read_what_is_read_of_it_elsewhere(
         labels = "" if kind == "MARLJob" else JOB_LABEL
         while True:  # others write what becomes of it
             whole = await which(labels=labels)
-            short = await which(labels=labels, metadata_only=True)
+            alone = await which(labels=labels, metadata_only=True)
             if whole == await which(labels=labels):
                 break
-        wanted = [
-            (one["kind"], {name: one["metadata"].get(name, none) for name, none in SAME.items()})
-            for one in whole
+        assert whole or kind == "Pod"
+        assert [(one["kind"], one["metadata"]) for one in alone] == [
+            (one["kind"], short(one)) for one in whole
         ]
-        assert wanted or kind == "Pod"
-        assert [(one["kind"], one["metadata"]) for one in short] == wanted
 
 
 @pytest.mark.parametrize("kind", ["Service", "NetworkPolicy"])
@@ -62,9 +58,7 @@ async def test_what_was_applied_is_told_in_short(world: World, kind: str) -> Non
     said = await world.cluster.apply({**one, "metadata": about})
     now = await world.cluster.get(kind, world.namespace, one["metadata"]["name"])
     assert now is not None
-    assert said["metadata"] == {
-        name: now["metadata"].get(name, none) for name, none in SAME.items()
-    }
+    assert said["metadata"] == short(now)
 
 
 @pytest.mark.parametrize("metadata_only", [True, False])

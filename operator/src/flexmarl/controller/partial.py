@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from flexmarl.contracts.v1 import kubernetes_pb2
-from flexmarl.controller.names import Manifest
+from flexmarl.controller.names import JOB_LABEL, Manifest
 
 MAGIC = b"k8s\0"
 _AS = "application/vnd.kubernetes.protobuf;as={};g=meta.k8s.io;v=v1,application/json"
@@ -17,7 +17,7 @@ ONE, MANY = _AS.format("PartialObjectMetadata"), _AS.format("PartialObjectMetada
 
 
 def item(data: bytes) -> Manifest:
-    """Of one object what identifies it, its versions and its labels; JSON as it is."""
+    """Of one object what identifies it, its versions and of which job it is; JSON as it is."""
     raw = _raw(data)
     if raw is None:
         found: Manifest = json.loads(data)
@@ -52,6 +52,6 @@ def _plain(one: kubernetes_pb2.MetadataItem) -> Manifest:
             "uid": found.uid,
             "resourceVersion": found.resource_version,
             "generation": found.generation,
-            "labels": dict(found.labels),
+            "labels": {JOB_LABEL: found.labels[JOB_LABEL]} if JOB_LABEL in found.labels else {},
         }
     }

@@ -52,6 +52,9 @@ class _Job:
     """What is remembered of a job from look to look, while it lives."""
 
     uid: str
+    leader: str | None = None
+    """Where its orchestrator could be asked at the last look: whether it can is wanted all the
+    time, of all jobs."""
     progress: Progress | None = None
     findings: tuple[Finding, ...] = ()
     """Of what could not be applied at the last look."""
@@ -95,6 +98,7 @@ class Reconciler:
         if manifest["spec"].get("managedBy", CONTROLLER) != self._managed_by:
             return NEVER
         known = await self._known(key, manifest)
+        known.leader = seeing.leader(there, known.uid)
         job, problems = known.read(manifest)
         before: Manifest = manifest.get("status") or {}
         now = time.time()
@@ -137,13 +141,14 @@ class Reconciler:
 
     def asks(self, key: Key) -> tuple[str, str, str] | None:
         """Uid, address and token to ask the job's orchestrator with; None: there is none."""
-        there, known = self._cache.objects(key), self._jobs.get(key)
-        if known is None or there.job is None or there.job["metadata"]["uid"] != known.uid:
+        job, known = self._cache.objects(key).job, self._jobs.get(key)
+        if known is None or known.leader is None or job is None:
             return None
-        if phase_of(there.job.get("status") or {}) in FINAL:
+        over = phase_of(job.get("status") or {}) in FINAL
+        if over or job["metadata"]["uid"] != known.uid:
             return None
-        ip, token = seeing.leader(there, known.uid), self._accounts.token(known.uid)
-        return (known.uid, ip, token) if ip and token else None
+        token = self._accounts.token(known.uid)
+        return (known.uid, known.leader, token) if token else None
 
     def tell(self, key: Key, progress: Progress) -> bool:
         """What the orchestrator said; whether that is news."""
@@ -239,11 +244,10 @@ class Reconciler:
         await self._orchestrators.forget(known.uid)
 
     async def _save(self, known: _Job, there: Objects) -> None:
-        ip = seeing.leader(there, known.uid)
-        if ip is None or there.job is None:
+        if known.leader is None or there.job is None:
             return
         token, _ = await self._accounts.credentials(there.job)
-        if not await self._orchestrators.save(known.uid, ip, token):
+        if not await self._orchestrators.save(known.uid, known.leader, token):
             log.warning("the orchestrator does not answer", job=there.job["metadata"]["name"])
 
     async def _write(

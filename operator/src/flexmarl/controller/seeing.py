@@ -77,8 +77,7 @@ def observe(
 
 
 def leader(there: Objects, uid: str) -> str | None:
-    """Address of the orchestrator's pod of the job of that uid, if that can be asked. It is looked
-    for all the time, so nothing else is read."""
+    """Address of the orchestrator's pod of the job of that uid, if that can be asked."""
     found = {
         name: one["status"]["podIP"]
         for (kind, name), one in there.children.items()
