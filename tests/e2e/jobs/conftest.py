@@ -10,7 +10,7 @@ import pytest
 
 from .chat_server import ChatServer, chat_server
 from .running import Job
-from .specs import agent, job, policy, team
+from .specs import agent, job, one_after_the_other, policy, team
 
 MakeJob: TypeAlias = Callable[..., Job]
 Beside: TypeAlias = Callable[[Job], "Future[Job]"]
@@ -49,7 +49,7 @@ def beside() -> Iterator[Callable[[Job], Future[Job]]]:
 
 @pytest.fixture(scope="session")
 def starting_reference(make_job: MakeJob, beside: Beside) -> Future[Job]:
-    return beside(make_job(team()))
+    return beside(make_job(one_after_the_other(team())))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .running import Job
-from .specs import Spec, enduring, replicated, stale
+from .specs import Spec, enduring, one_after_the_other, replicated, selecting, stale
 from .strikes import FROZEN, KILLS, OTHERS, POD_LOST, SECOND_LOST, STORE_LOST, Strike
 from .tormented import Struck, deviations, stale_deviations, torment
 
@@ -70,10 +70,10 @@ class Campaign:
 
 
 def campaign(plan: Campaign, seed: int, folder: Path) -> Tally:
-    """Undisturbed once, then as many runs as the strikes take."""
+    """Undisturbed once, then as many runs as the strikes take: each strike befalls one of them."""
     chance, tally = random.Random(f"{seed} {plan.title}"), Tally(plan.title)
     left = chance.sample(plan.strikes, len(plan.strikes))
-    reference = make(folder, plan.title, "undisturbed", plan.spec)
+    reference = make(folder, plan.title, "undisturbed", one_after_the_other(plan.spec))
     try:
         reference.complete(seconds=LONGEST)
         while left:
@@ -85,8 +85,10 @@ def campaign(plan: Campaign, seed: int, folder: Path) -> Tally:
                 struck, wrong = disturbed(job, left[:PER_RUN], chance, reference, plan.compare)
             finally:
                 job.clean_up()
-            # A job that ended before it was struck at all has nothing more to say.
-            left = left[max(1, len(struck)) :]
+            if not struck and not wrong:
+                wrong = ["it ended before it was struck"]
+            # What did not befall this one befalls the next. One that went wrong is not repeated.
+            left = left[max(len(struck), bool(wrong)) :]
             tally.add(struck)
             tally.wrong += [f"{plan.title}, {name}: {text}" for text in wrong]
             outcome = "; ".join(wrong) or "as if undisturbed"
@@ -126,8 +128,9 @@ def campaigns(kills: int) -> list[Campaign]:
 
     scripted = [
         *(KILLS * kills),
-        *([POD_LOST] * some(0.4)),
-        *([STORE_LOST, SECOND_LOST] * some(0.2)),
+        # Of those that share memory, and of the store: the pods that hold more than a process.
+        *([POD_LOST, STORE_LOST] * kills),
+        *([SECOND_LOST] * some(0.2)),
         *([FROZEN] * some(0.4)),
     ]
     few = KILLS * some(0.04) + OTHERS * some(0.04)
@@ -136,11 +139,14 @@ def campaigns(kills: int) -> list[Campaign]:
         return stale_deviations(job, reference, STALENESS)
 
     fixed, partial = stale(40, STALENESS), stale(40, STALENESS, partialRollout=True)
+    # Groups that are kept for replay are not there again where the store lost them.
+    kept = [each for each in few if each not in (STORE_LOST, SECOND_LOST)]
     models = KILLS * some(0.04) + [POD_LOST, POD_LOST, STORE_LOST, SECOND_LOST] + KILLS[:2]
     return [
         Campaign("transformers", enduring(30, engine="transformers"), models, deviations),
         Campaign("bounded staleness", fixed, few, within_bound),
         Campaign("partial rollouts", partial, few, within_bound),
+        Campaign("selection", selecting(enduring(60)), kept, deviations),
         Campaign("scripted", enduring(120), scripted, deviations),
     ]
 

@@ -86,6 +86,26 @@ def stale(steps: int, bound: int, **pipeline: Any) -> Spec:
     return spec | {"pipeline": {"maxStaleness": bound} | pipeline}
 
 
+def one_after_the_other(spec: Spec) -> Spec:
+    """The same, but that nothing is folded before the whole step is played: deterministic jobs
+    train the very same."""
+    return spec | {"pipeline": spec["pipeline"] | {"overlap": False}}
+
+
+def selecting(spec: Spec) -> Spec:
+    """The same with groups that are dropped, chosen by difficulty, trained again, and trained in
+    several updates."""
+    more = {
+        "filter": {"entrypoint": "team:odd"},
+        "difficulty": {"candidates": 2},
+        "replay": {"share": 0.67, "maxAge": 2},
+    }
+    return spec | {
+        "pipeline": spec["pipeline"] | more,
+        "batch": spec["batch"] | {"microBatch": 1, "updatesPerStep": 3},
+    }
+
+
 def replicated(spec: Spec) -> Spec:
     """Two of each kind of process that there may be several of."""
     two = {name: TIRELESS | {"replicas": 2} for name in ("worker", "engine", "trainer")}

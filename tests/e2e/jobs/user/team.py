@@ -2,7 +2,7 @@
 
 import time
 
-from flexmarl.rollout.api import Episode, Task
+from flexmarl.rollout.api import Episode, PlayedGroup, Task
 
 
 def early_letters(task: Task, episode: Episode) -> dict[str, float | None]:
@@ -23,3 +23,9 @@ def unreliable(task: Task, episode: Episode) -> dict[str, float | None] | None:
     if number == 1:
         time.sleep(5)
     return None if number == 2 else early_letters(task, episode)
+
+
+def odd(group: PlayedGroup) -> bool:
+    """Two thirds of the groups, whoever plays them: by what was said in them."""
+    letters = "".join(turn.text for episode in group.episodes for turn in episode.turns)
+    return len(letters) % 3 > 0
