@@ -73,7 +73,9 @@ def campaign(plan: Campaign, seed: int, folder: Path) -> Tally:
     """Undisturbed once, then as many runs as the strikes take: each strike befalls one of them."""
     chance, tally = random.Random(f"{seed} {plan.title}"), Tally(plan.title)
     left = chance.sample(plan.strikes, len(plan.strikes))
-    reference = make(folder, plan.title, "undisturbed", one_after_the_other(plan.spec))
+    same = plan.compare is deviations
+    spec = one_after_the_other(plan.spec) if same else plan.spec
+    reference = make(folder, plan.title, "undisturbed", spec)
     try:
         reference.complete(seconds=LONGEST)
         while left:
