@@ -21,6 +21,7 @@ import grpc.aio
 import numpy as np
 import pytest
 import torch
+from tests.cluster.api import DIES_WITH_US
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import trainer_pb2 as pb
@@ -98,7 +99,7 @@ def store_url() -> Iterator[str]:
         code = "from flexmarl.experience.embedded import main; main()"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", code], env=env, stdout=output, stderr=output
+                [*DIES_WITH_US, sys.executable, "-c", code], env=env, stdout=output, stderr=output
             )
         try:
             while not socket.exists():
