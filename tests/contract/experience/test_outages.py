@@ -152,9 +152,8 @@ async def test_a_frozen_server_is_waited_for_and_answers_stay_apart(
             found = await client.lease(policy, epoch, 0)
             assert sorted(each.id.index for each in found.groups) == list(range(30))
             for each in found.groups:
-                assert to_wire(each.samples) == to_wire(
-                    next(one for one in samples_of(each.id) if one.policy == policy)
-                )
+                wanted = next(one for one in samples_of(each.id) if one.policy == policy)
+                assert to_wire(each.samples, each.id) == to_wire(wanted, each.id)
 
 
 async def test_a_server_that_lost_its_memory_takes_everything_again(
