@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cluster.api import DIES_WITH_US
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +35,10 @@ def test_nothing_of_a_bench_outlives_it(tmp_path: Path, sig: signal.Signals) -> 
     marker = f"BENCH_OF={tmp_path}"
     name, _, value = marker.partition("=")
     bench = subprocess.Popen(
-        BENCH, env=os.environ | {name: value}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [*DIES_WITH_US, *BENCH],
+        env=os.environ | {name: value},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     try:
         until = time.monotonic() + LONGEST_SECONDS
