@@ -11,7 +11,7 @@ from tests.unit.controller.seen import a_pod, seen
 from flexmarl.controller import seeing
 from flexmarl.controller.findings import find, refused
 from flexmarl.controller.names import Manifest
-from flexmarl.controller.observed import Ended, Ends, JobState
+from flexmarl.controller.observed import Ended, Ends, JobState, Workload
 from flexmarl.controller.phase import Phase
 from flexmarl.controller.status import next_status
 
@@ -178,6 +178,14 @@ def test_a_sandbox_that_cannot_be_made_is_no_volume() -> None:
 def test_a_pod_without_a_node_says_what_would_give_it_one(message: str, reason: str) -> None:
     (found,) = find(seen(pods=(a_pod(unschedulable=message, claims=("team-run",)),)))
     assert found.reason == reason
+
+
+def test_what_somebody_holds_back_is_told_after_what_is_wrong() -> None:
+    gated = a_pod(unschedulable="Scheduling is blocked due to non-empty scheduling gates")
+    trouble = 'pods "team-worker-7" is forbidden: exceeded quota: few'
+    worker = Workload("Deployment", "team-worker", "rollout-worker", trouble=trouble)
+    found = find(seen(pods=(gated,), workloads=(worker,)))
+    assert [one.reason for one in found] == ["QuotaExceeded", "SchedulingGated"]
 
 
 @pytest.mark.parametrize("reason", ["Unschedulable", "SchedulerError", "SchedulingGated"])

@@ -16,7 +16,7 @@ from flexmarl.controller.containers import STORE, of_containers
 from flexmarl.controller.nodes import of_ends, of_nodes
 from flexmarl.controller.observed import Finding, Observed
 from flexmarl.controller.owners import controller_of
-from flexmarl.controller.placing import of_places
+from flexmarl.controller.placing import GATED, of_places
 from flexmarl.controller.words import shortened
 
 REFUSALS = {
@@ -60,7 +60,7 @@ def find(seen: Observed) -> list[Finding]:
     )
     for finding in everything:
         found.setdefault(finding.reason, finding)
-    return sorted(found.values(), key=lambda finding: not finding.fatal)
+    return sorted(found.values(), key=lambda one: (not one.fatal, one.reason == GATED))
 
 
 def _of_spec(seen: Observed) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ CLAIM = (
     "one that it makes, name a StorageClass in spec.checkpoint.claim, or give the cluster a "
     "default one"
 )
+GATED = "SchedulingGated"
+"""Somebody means it: whatever else is wrong is told before it."""
 UNSEEN_SECONDS = 60.0
 """For so long a scheduler may say nothing of a pod."""
 
@@ -65,7 +67,7 @@ def _unschedulable(message: str, pods: list[Pod], gang: Sequence[Pod], seen: Obs
     match message:
         case _ if "scheduling gates" in message:
             reason, says = (
-                "SchedulingGated",
+                GATED,
                 f"{who}: {said}; whoever set them, a queue, lets it go",
             )
         case _ if "persistentvolumeclaim" in message.lower() or "binding volumes" in message:
