@@ -111,8 +111,10 @@ def test_only_a_group_s_own_faults_are_counted_against_it() -> None:
 
 
 def test_of_our_own_errors_only_those_end_a_job_that_say_so() -> None:
-    own = {kind for kind in vars(errors).values() if isinstance(kind, type)}
-    own |= {BadAnswerError, EngineFailedError, RewardError}
+    own: set[type[errors.FlexMARLError]] = {BadAnswerError, EngineFailedError, RewardError}
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.FlexMARLError):
+            own.add(kind)
     fatal = {kind for kind in own if fault(kind.code.name) is Fault.FATAL}
     assert fatal == {errors.JobFailedError, errors.UnauthenticatedError}
 
