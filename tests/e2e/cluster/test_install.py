@@ -14,13 +14,19 @@ from .kube import restricted_pod
 from .stage import Stage
 
 ASK = """
-import socket, sys, redis, urllib.parse
+import socket, sys, time, redis, urllib.parse
 url, *command = sys.argv[1:]
 socket.getaddrinfo(urllib.parse.urlsplit(url).hostname, None)  # else the pod fails
-try:
-    print(redis.Redis.from_url(url, socket_connect_timeout=5).execute_command(*command))
-except redis.RedisError as error:
-    print(type(error).__name__)
+end = time.monotonic() + 15  # until then a network may not yet know that this pod is admitted
+while True:
+    try:
+        said = redis.Redis.from_url(url, socket_connect_timeout=5).execute_command(*command)
+    except redis.RedisError as error:
+        said = type(error).__name__
+    if said not in ("ConnectionError", "TimeoutError") or time.monotonic() > end:
+        break
+    time.sleep(0.5)
+print(said)
 """
 INSIDE = {"flexmarl.io/role": "experience"}
 """Labels of a pod that the store's policy admits."""
