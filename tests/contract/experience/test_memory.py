@@ -131,14 +131,16 @@ async def test_while_the_store_is_full_one_group_asks_for_all_of_a_client(
         whole, refused, asking, meanwhile = store.append, Counter[int](), 0, list[int]()
         seen = asyncio.Event()
 
-        async def watched(offered: Sequence[Part]) -> list[bool | FlexMARLError]:
+        async def watched(
+            offered: Sequence[Part], ages: Sequence[float] = ()
+        ) -> list[bool | FlexMARLError]:
             nonlocal asking
             asking += len(offered)
             if len(refused) == groups:
                 meanwhile.append(asking)
                 if len(meanwhile) == 3:
                     seen.set()
-            outcomes = await whole(offered)
+            outcomes = await whole(offered, ages)
             asking -= len(offered)
             refused.update(read_group(each).id.index for each in offered)
             return outcomes

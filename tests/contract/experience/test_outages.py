@@ -197,9 +197,11 @@ async def test_a_group_that_the_store_lost_on_its_way_is_sent_again(
         group = GroupId(await client.take_incarnation(), 0, 0)
         whole, asked = store.append, list[int]()
 
-        async def loses(groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+        async def loses(
+            groups: Sequence[Part], ages: Sequence[float] = ()
+        ) -> list[bool | FlexMARLError]:
             asked.append(len(groups))
-            return [UnavailableError("lost")] if len(asked) == 1 else await whole(groups)
+            return [UnavailableError("lost")] if len(asked) == 1 else await whole(groups, ages)
 
         monkeypatch.setattr(store, "append", loses)
         assert await client.append_group(group, "t", samples_of(group))
@@ -217,7 +219,9 @@ async def test_a_group_that_the_store_goes_on_losing_is_given_up(
     ):
         group = GroupId(await client.take_incarnation(), 0, 0)
 
-        async def loses(groups: Sequence[Part]) -> list[bool | FlexMARLError]:
+        async def loses(
+            groups: Sequence[Part], ages: Sequence[float] = ()
+        ) -> list[bool | FlexMARLError]:
             return [UnavailableError("lost") for _ in groups]
 
         monkeypatch.setattr(store, "append", loses)

@@ -63,10 +63,8 @@ async def test_a_roll_back_forgets_what_shared_memory_has(rigs: Rigs, tmp_path: 
         )
         await fill(rig, 0, 1)
         await trainer.TrainStep(train(0, 1), timeout=WAIT)
-        for again in (
-            bind(epoch=await rig.epoch(), version=0, checkpoint=directory, discard=True),
-            bind(epoch=await rig.epoch(), version=0, discard=True),
-        ):
+        for checkpoint in (directory, ""):
+            again = bind(epoch=await rig.epoch(), checkpoint=checkpoint, discard=True)
             back = await trainer.Bind(again, timeout=WAIT)
             assert back.weights == first.weights
         with pytest.raises(grpc.aio.AioRpcError) as error:
