@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -154,7 +154,7 @@ class Cluster:
         tail: int | None = None,
         previous: bool = False,
         since: str = "",
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Its lines; with `follow` each with its time, also those to come until it ends.
 
         `since`: such a time; lines of that very second may come again.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from flexmarl.cli.cluster import Cluster
@@ -101,15 +102,14 @@ class Follower:
         if last is not None:  # its lines come first
             await asyncio.wait({last}, timeout=IN_ORDER_SECONDS)
         tail = None if stream.since else stream.tail
-        lines = self.cluster.log(
-            life.pod, life.container, follow=True, tail=tail, since=stream.since
-        )
+        log = self.cluster.log(life.pod, life.container, follow=True, tail=tail, since=stream.since)
         try:
-            async for line in lines:
-                stamp, text = stamped(line)
-                if not stamp or stamp > stream.since:
-                    stream.since = stamp or stream.since
-                    say(f"{stream.label} | {text}")
+            async with aclosing(log) as lines:  # here, whatever ends it, not when the loop ends
+                async for line in lines:
+                    stamp, text = stamped(line)
+                    if not stamp or stamp > stream.since:
+                        stream.since = stamp or stream.since
+                        say(f"{stream.label} | {text}")
         except RefusalError as error:
             if error.status in (401, 403):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from flexmarl.cli.cluster import Cluster
@@ -62,9 +63,11 @@ async def show_pods(cluster: Cluster, pods: Iterable[Object], wanted: Wanted) ->
 
 async def _show(cluster: Cluster, pod: Object, container: str, wanted: Wanted) -> bool:
     name, label = pod["metadata"]["name"], label_of(pod, container)
+    log = cluster.log(name, container, tail=wanted.tail, previous=wanted.previous)
     try:
-        async for line in cluster.log(name, container, tail=wanted.tail, previous=wanted.previous):
-            say(f"{label} | {line}")
+        async with aclosing(log) as lines:  # here, whatever ends it, not when the loop ends
+            async for line in lines:
+                say(f"{label} | {line}")
     except RefusalError as error:
         if error.status in (401, 403):
             raise
