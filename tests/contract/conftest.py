@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.cluster.layout import layout
 def kubeconfig() -> Iterator[Path]:
     """Of the administrator of an API server without a node, which all tests of a session share."""
     if not installed(layout()):
-        pytest.skip("no API server: python -m tests.cluster install --api")
+        lacking = "no API server: python -m tests.cluster install --api"
+        pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)
     with api_server(layout()) as path:
         yield path

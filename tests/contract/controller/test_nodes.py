@@ -98,7 +98,9 @@ async def test_how_far_a_fetch_is_stands_in_the_condition_and_is_asked_for_seldo
     assert await fetched() == said
     assert await _version(world) == version
     monkeypatch.setattr(questions, "FETCH_SECONDS", 0.0)
-    world.reconciler._questions.forget(world.cache.objects(key).job["metadata"]["uid"])  # type: ignore[index]
+    there = world.cache.objects(key).job
+    assert there is not None
+    world.reconciler._questions.forget(there["metadata"]["uid"])
     assert "300 of 700 MiB" in await fetched()
     node.silent = True
     monkeypatch.setattr(questions, "LOG_SECONDS", 0.3)

@@ -181,7 +181,7 @@ async def test_users_that_a_store_has_lost_are_made_again(
         await until(lambda: _all(world, "Starting"))
         await settled(started, looks)
         (user,) = await _users(store)
-        await store.execute_command("ACL", "DELUSER", user)  # type: ignore[no-untyped-call]
+        await store.execute_command("ACL", "DELUSER", user)
 
         async def back() -> bool:
             return await _users(store) == {user}
@@ -190,7 +190,7 @@ async def test_users_that_a_store_has_lost_are_made_again(
 
 
 async def _users(store: Redis) -> set[str]:
-    names = await store.execute_command("ACL", "USERS")  # type: ignore[no-untyped-call]
+    names = await store.execute_command("ACL", "USERS")
     return {name.decode() for name in names if name.startswith(b"flexmarl/")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from flexmarl.experience.store import Store
 from flexmarl.experience.wire import Part
 from flexmarl.runtime.errors import FlexMARLError, UnavailableError
 from flexmarl.runtime.grpc import serving
+
+Append = Callable[..., Awaitable[list[bool | FlexMARLError]]]
 
 
 async def test_calls_go_on_after_the_server_was_killed_and_started_again(
@@ -184,6 +186,20 @@ async def test_a_watcher_of_arrivals_that_fails_ends_the_service(
             await store.serve()
 
 
+def losing(store: Store, *, times: int, asked: list[int]) -> Append:
+    """Its `append`, which loses everything so many times; `asked` gets how many groups came."""
+    append = store.append
+
+    async def loses(
+        groups: Sequence[Part], ages: Sequence[float] = ()
+    ) -> list[bool | FlexMARLError]:
+        asked.append(len(groups))
+        lost = len(asked) <= times
+        return [UnavailableError("lost") for _ in groups] if lost else await append(groups, ages)
+
+    return loses
+
+
 async def test_a_group_that_the_store_lost_on_its_way_is_sent_again(
     server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,15 +211,8 @@ async def test_a_group_that_the_store_lost_on_its_way_is_sent_again(
         ExperienceClient(address) as client,
     ):
         group = GroupId(await client.take_incarnation(), 0, 0)
-        whole, asked = store.append, list[int]()
-
-        async def loses(
-            groups: Sequence[Part], ages: Sequence[float] = ()
-        ) -> list[bool | FlexMARLError]:
-            asked.append(len(groups))
-            return [UnavailableError("lost")] if len(asked) == 1 else await whole(groups, ages)
-
-        monkeypatch.setattr(store, "append", loses)
+        asked = list[int]()
+        monkeypatch.setattr(store, "append", losing(store, times=1, asked=asked))
         assert await client.append_group(group, "t", samples_of(group))
         assert asked == [1, 1]
 
@@ -218,12 +227,6 @@ async def test_a_group_that_the_store_goes_on_losing_is_given_up(
         ExperienceClient(address, patience=0.3) as client,
     ):
         group = GroupId(await client.take_incarnation(), 0, 0)
-
-        async def loses(
-            groups: Sequence[Part], ages: Sequence[float] = ()
-        ) -> list[bool | FlexMARLError]:
-            return [UnavailableError("lost") for _ in groups]
-
-        monkeypatch.setattr(store, "append", loses)
+        monkeypatch.setattr(store, "append", losing(store, times=1_000, asked=[]))
         with pytest.raises(UnavailableError, match="lost"):
             await client.append_group(group, "t", samples_of(group))

@@ -18,15 +18,15 @@ from tests.unit.orchestrator.jobs import make_job
 from flexmarl.data.tasks import tasks_of_step
 from flexmarl.runtime.errors import JobFailedError
 
+ALONE_OR_NOT = [{**r, "who": "p0" if n % 2 else "p0, p1"} for n, r in enumerate(RECORDS)]
+CHOOSING = make_job(workflow={"name": "solver-verifier", "participants": "who"})
+
 
 async def test_invariant_7_a_group_starts_once_its_participants_have_the_steps_version(
     tmp_path: Path, store_server: Server
 ) -> None:
     """Without staleness: those that need only p0 while p1 still trains the step before."""
-    records = [{**r, "who": "p0" if n % 2 else "p0, p1"} for n, r in enumerate(RECORDS)]
-    workflow = {"name": "solver-verifier", "participants": "who"}
-    job = make_job(workflow=workflow)
-    async with team(job, tmp_path, store_server, records=records) as around:
+    async with team(CHOOSING, tmp_path, store_server, records=ALONE_OR_NOT) as around:
         gate = around.trainers[1].gates["p1", 0] = asyncio.Event()
         run = asyncio.ensure_future(around.run())
 
@@ -48,10 +48,7 @@ async def test_a_group_that_may_not_start_yet_keeps_none_behind_it_from_starting
     tmp_path: Path, store_server: Server
 ) -> None:
     """Though only one is played at a time."""
-    records = [{**r, "who": "p0" if n % 2 else "p0, p1"} for n, r in enumerate(RECORDS)]
-    workflow = {"name": "solver-verifier", "participants": "who"}
-    job = make_job(workflow=workflow)
-    async with team(job, tmp_path, store_server, records=records) as around:
+    async with team(CHOOSING, tmp_path, store_server, records=ALONE_OR_NOT) as around:
         gate = around.trainers[1].gates["p1", 0] = asyncio.Event()
         run = asyncio.ensure_future(around.run(replace(QUICK, episodes_in_flight=2)))
         alone = [task for task in tasks_of(around, 1) if int(task) % 2]

@@ -41,7 +41,7 @@ class Reader:
     """Of the cluster of the environment's kubeconfig, by any thread."""
 
     def __init__(self) -> None:
-        self._api = config.new_client_from_config()  # type: ignore[no-untyped-call]
+        self._api = config.new_client_from_config()
 
     def one(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """`namespace`: empty for what is of none."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.columns import Columns
 from flexmarl.experience.samples import (
     GroupId,
     PolicySamples,
@@ -14,9 +15,12 @@ from flexmarl.experience.samples import (
     TurnSpan,
     VersionSpan,
     group_id_to_wire,
+    group_to_wire,
+    leased_from_wire,
     to_wire,
 )
 from flexmarl.experience.store import Store
+from flexmarl.experience.wire import read_group
 from flexmarl.runtime.errors import FlexMARLError
 
 POLICIES = ("solver", "verifier")
@@ -50,6 +54,11 @@ def sequence(
         ),
         reward=float(episode % 2),
     )
+
+
+def columns_of(samples: PolicySamples, group: GroupId) -> Columns:
+    """As a trainer gets them."""
+    return leased_from_wire(read_group(b"".join(group_to_wire(group, "t", [samples])))).columns
 
 
 def samples_of(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.experience.groups import POLICIES, request, samples_of, sequence
+from tests.unit.experience.groups import POLICIES, columns_of, request, samples_of, sequence
 from tests.unit.experience.groups import message as message_of
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
@@ -34,7 +34,6 @@ from flexmarl.experience.samples import (
     Sequence,
     TurnSpan,
     VersionSpan,
-    columns_of,
     from_wire,
     leased_from_wire,
     samples_in,

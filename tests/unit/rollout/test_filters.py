@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.unit.experience.groups import columns_of
 
 from flexmarl.contracts.policy import Algorithm
 from flexmarl.data.tasks import Task
@@ -19,7 +20,6 @@ from flexmarl.experience.samples import (
     Sequence,
     TurnSpan,
     VersionSpan,
-    columns_of,
 )
 from flexmarl.rollout.filters import ContrastFilter, FunctionFilter, PlayedGroup, has_contrast
 from flexmarl.trainer.batch import prepare

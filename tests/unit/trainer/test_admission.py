@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.experience.groups import columns_of
 
 from flexmarl.contracts.job import AgentSpec, MARLJobSpec
 from flexmarl.contracts.policy import EngineSpec, PolicySpec
@@ -12,7 +13,6 @@ from flexmarl.experience.samples import (
     Sequence,
     TurnSpan,
     VersionSpan,
-    columns_of,
 )
 from flexmarl.runtime.errors import JobFailedError
 from flexmarl.trainer.accumulate import StepTotals, Sums

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.experience.groups import columns_of
 
 from flexmarl.contracts.policy import Algorithm
 from flexmarl.experience.columns import Columns
@@ -17,7 +18,6 @@ from flexmarl.experience.samples import (
     Sequence,
     TurnSpan,
     VersionSpan,
-    columns_of,
 )
 from flexmarl.trainer import batch as batches
 from flexmarl.trainer.accumulate import FoldOrder, StepTotals, Sums

@@ -24,7 +24,7 @@ def loss_of(
     terms = corrected_loss(
         correction, pi, *columns[1:], clip_low=0.2, clip_high=0.28, dual_clip=3.0, cap=cap
     )
-    terms.loss.sum().backward()  # type: ignore[no-untyped-call]
+    terms.loss.sum().backward()
     assert pi.grad is not None
     return terms, pi.grad.tolist()
 

@@ -51,7 +51,7 @@ def test_loss_and_gradient_are_sums_over_tokens(
         new = torch.tensor([row[0] for row in part], dtype=torch.float64, requires_grad=True)
         old = tensor(*(row[1] for row in part))
         loss = policy_loss(new, old, tensor(*(row[2] for row in part)), **CLIP, dual_clip=3.0).loss
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        loss.sum().backward()
         assert new.grad is not None
         return loss.sum().item(), new.grad.tolist()
 
@@ -87,7 +87,7 @@ def test_chunks_change_neither_values_nor_gradients() -> None:
         logprobs, entropy = token_logprobs(
             hidden, head, targets, temperatures, 31, chunk_elements=chunk
         )
-        logprobs.sum().backward()  # type: ignore[no-untyped-call]
+        logprobs.sum().backward()
         assert hidden.grad is not None
         return logprobs.detach(), entropy, hidden.grad
 

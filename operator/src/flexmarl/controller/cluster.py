@@ -268,13 +268,9 @@ async def connection(kubeconfig: str | None = None) -> AsyncIterator[client.ApiC
     """To the cluster in which this runs, else to that of `kubeconfig` or of KUBECONFIG."""
     settings = client.Configuration()
     try:
-        config.load_incluster_config(  # type: ignore[no-untyped-call]
-            client_configuration=settings
-        )
+        config.load_incluster_config(client_configuration=settings)
     except config.ConfigException:
-        await config.load_kube_config(  # type: ignore[no-untyped-call]
-            kubeconfig, client_configuration=settings
-        )
+        await config.load_kube_config(kubeconfig, client_configuration=settings)
     # Else every request looks for a proxy and for ~/.netrc, in threads.
     settings.proxy = settings.proxy or _proxy(settings.host)
     settings.client_session_kwargs = {"trust_env": False}

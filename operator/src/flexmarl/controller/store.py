@@ -129,7 +129,7 @@ def without_password(said: str) -> str:
 
 async def _acl(client: Redis, *words: str) -> Any:
     async with asyncio.timeout(ANSWER_SECONDS):
-        return await client.execute_command("ACL", *words)  # type: ignore[no-untyped-call]
+        return await client.execute_command("ACL", *words)
 
 
 async def _save(client: Redis) -> None:

@@ -68,7 +68,7 @@ def train(
         new = torch.log_softmax(logits.float(), -1).gather(2, ids[:, batch.prompt :, None])[..., 0]
         ratio, advantage = (new - old).exp(), batch.advantages[part, None]
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
-        (-gain.sum() / count).backward()  # type: ignore[no-untyped-call]
+        (-gain.sum() / count).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()

@@ -101,7 +101,7 @@ async def _credentials(plugin: Entry) -> Object:
         hint = plugin.fields.get("installHint") or ""
         text = f"{login} cannot be run: {error.strerror}. {hint}".strip(" .")
         raise CommandError(text) from error
-    written, _ = await process.communicate()
+    written, _ = await process.communicate()  # however long: it may ask somebody to log in
     if process.returncode:
         raise CommandError(f"{login} ended with exit code {process.returncode}")
     told = parsed(written).get("status")
@@ -124,7 +124,7 @@ async def _of_provider(context: Context) -> str:
     }
     settings = Configuration()
     try:
-        await load_kube_config_from_dict(alone, client_configuration=settings)  # type: ignore[no-untyped-call]
+        await load_kube_config_from_dict(alone, client_configuration=settings)
     except ConfigException as error:
         raise CommandError(f"The login of your kubeconfig fails: {error}") from error
     return str(settings.api_key.get("BearerToken") or "")

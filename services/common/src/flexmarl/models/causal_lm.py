@@ -15,7 +15,7 @@ from flexmarl.models.sources import RandomSpec, resolve
 from flexmarl.models.tokenizer import Tokenizer, load_tokenizer
 from flexmarl.runtime.errors import InvalidJobError
 
-disable_progress_bar()  # type: ignore[no-untyped-call]  # processes log lines, not bars
+disable_progress_bar()  # processes log lines, not bars
 
 DTYPES = {
     Dtype.FLOAT32: torch.float32,

@@ -44,7 +44,6 @@ from flexmarl.experience.wire import (
 )
 from flexmarl.runtime.errors import InvalidRequestError
 
-_ARRAYS = {"token_ids": np.int32, "loss_mask": np.uint8, "logprobs": np.float32}
 _ID, _MASK, _LOGPROB = (np.dtype(each) for each in ("<i4", "u1", "<f4"))
 JOINED_VALUES = 1 << 14
 """Up to so many, arrays are joined before they are sent."""
@@ -166,16 +165,6 @@ def group_id_to_wire(group: GroupId) -> pb.GroupId:
 
 def group_id_from_wire(message: pb.GroupId) -> GroupId:
     return GroupId(message.incarnation, message.step, message.index)
-
-
-def columns_of(samples: PolicySamples, group: GroupId) -> Columns:
-    """InvalidRequestError: a sequence that no columns can hold."""
-    agents, tables = _tables(samples.sequences, f"{group}/")
-    columns = [
-        np.concatenate([getattr(each, name) for each in samples.sequences] or [np.empty(0, dtype)])
-        for name, dtype in _ARRAYS.items()
-    ]
-    return Columns(str(group), samples.policy, samples.version, agents, tables, *columns)
 
 
 def samples_in(columns: Columns) -> PolicySamples:

@@ -199,7 +199,7 @@ class TrainedPolicy:
                 f"{_named([batch.ids[row] for row in rows])}; {_DIVERGED}"
             )
         if torch.is_grad_enabled():
-            terms.loss.sum().backward()  # type: ignore[no-untyped-call]
+            terms.loss.sum().backward()
         sums = Sums(len(fresh), len(batch.ids), *measured)
         sums.staleness, sums.staleness_max = int(ages.sum()), int(ages.max())
         sums.stale = int((ages > 0).sum())
@@ -261,7 +261,7 @@ def _master(parameter: torch.nn.Parameter) -> torch.Tensor:
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             parameter.grad = None
 
-    parameter.register_post_accumulate_grad_hook(collect)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(collect)
     return master
 
 

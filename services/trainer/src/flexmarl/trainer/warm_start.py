@@ -118,7 +118,7 @@ def _step(policy: TrainedPolicy, optimizer: torch.optim.Optimizer, pairs: list[E
     for batch in policy.batches(pairs):
         logprobs, _ = policy.forward(batch)
         loss = -logprobs.sum() / tokens
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += loss.item()
     torch.nn.utils.clip_grad_norm_(policy.masters.values(), MAX_GRAD_NORM, foreach=True)
     optimizer.step()

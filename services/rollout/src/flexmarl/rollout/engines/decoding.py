@@ -86,11 +86,11 @@ class Step:
         return layer
 
 
-class _Slots(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class _Slots(CacheLayerMixin):
     """One layer of the KV cache as transformers sees it during one decode step."""
 
     def __init__(self, step: Step, layer: Layer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # of transformers
         self.keys, self.values = layer
         self.is_initialized = True
         self._step = step
