@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,17 @@ def test_a_volume_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert found.reason == "VolumeNotWritable"
     assert str(tmp_path / "file") in found.message
     assert os.listdir(tmp_path / "new") == []
+
+
+def test_pods_that_look_at_one_volume_at_once_do_not_see_each_other(tmp_path: Path) -> None:
+    """Their processes have the same number."""
+
+    def look(_: int) -> list[Found]:
+        return [*checks.volumes([str(tmp_path)])]
+
+    with ThreadPoolExecutor(8) as pods:
+        assert [found for said in pods.map(look, range(400)) for found in said] == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_files_are_laid_out_as_they_were_at_home(tmp_path: Path) -> None:

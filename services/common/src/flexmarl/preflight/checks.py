@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,9 +26,8 @@ def volumes(folders: Iterable[str]) -> Iterator[Found]:
         path = Path(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            probe = path / f".preflight-{os.getpid()}"
-            probe.write_bytes(b"x")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=path, buffering=0) as probe:  # other pods look, too
+                probe.write(b"x")
         except OSError as error:
             says = (
                 f"{folder} cannot be written by user {os.getuid()}: {error.strerror}; its volume "
