@@ -197,6 +197,29 @@ class _Quiet(ThreadingHTTPServer):
 
 
 @contextmanager
+def refusing(status: int, code: str) -> Iterator[str]:
+    """An S3 that answers everything with that error."""
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with _serving(Handler, LOCAL) as url:
+        yield url
+
+
+@contextmanager
 def breaking(port: int, after: int) -> Iterator[str]:
     """A way to the server at `port` on which every connection breaks after so many bytes."""
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from tests.contract.fetch.servers import breaking, upload
+from tests.contract.fetch.servers import breaking, refusing, upload
 from tests.contract.fetch.test_hub import content, weights
 from tests.ports import free_port
 
@@ -99,6 +99,28 @@ def test_a_server_that_cannot_be_reached_is_named(s3: str, monkeypatch: pytest.M
     with pytest.raises(FetchError, match=f"127.0.0.1:{port}.*AWS_ENDPOINT_URL") as error:
         fetch("s3://bucket/x")
     assert error.value.reason is Reason.UNREACHABLE
+
+
+REFUSALS = [
+    (400, "ExpiredToken", Reason.DENIED, "these keys have run out"),
+    (403, "AccessDenied", Reason.DENIED, "refuses these keys"),
+    (403, "RequestTimeTooSkewed", Reason.UNREACHABLE, "set its clock"),
+    (400, "InvalidRange", Reason.UNREACHABLE, "check AWS_ENDPOINT_URL"),
+]
+
+
+@pytest.mark.usefixtures("s3")
+@pytest.mark.parametrize("refusal", REFUSALS, ids=[code for _, code, _, _ in REFUSALS])
+def test_why_a_server_refuses_is_told(
+    refusal: tuple[int, str, Reason, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, code, reason, words = refusal
+    monkeypatch.setattr("flexmarl.fetch.download.ATTEMPTS", 2)
+    with refusing(status, code) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(FetchError, match=words) as error:
+            fetch("s3://bucket/x")
+    assert error.value.reason is reason
 
 
 def test_missing_keys_are_told(

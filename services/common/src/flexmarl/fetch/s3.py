@@ -46,6 +46,8 @@ _DENIED = re.compile(
     r"40[13] |AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch"
     r"|/latest/(api/token|meta-data)"  # no keys given, and no machine that has some
 )
+_EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired")
+_SKEWED = re.compile(r"RequestTimeTooSkewed")
 _NO_BUCKET = re.compile(r"NoSuchBucket")
 
 
@@ -117,6 +119,15 @@ class S3:
     def _words(self, error: Exception) -> FetchError | InterruptedReadError:
         text = str(error)
         bucket = self._source.bucket
+        if _SKEWED.search(text):  # told as a refusal of the keys, which are in order
+            says = f"bucket {bucket} finds the time of this machine wrong; set its clock"
+            return FetchError(self.uri, Reason.UNREACHABLE, says)
+        if _EXPIRED.search(text):
+            says = (
+                f"bucket {bucket} says that these keys have run out; give new ones, "
+                "AWS_SESSION_TOKEN too (on a cluster in the Secret that secretRef names)"
+            )
+            return FetchError(self.uri, Reason.DENIED, says)
         if isinstance(
             error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
         ) or (_DENIED.search(text)):
