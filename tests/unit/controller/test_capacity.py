@@ -22,6 +22,16 @@ def test_a_pod_asks_for_containers_and_sidecars_together_or_for_what_comes_befor
     assert requests(spec) == {"cpu": 2, "memory": 2**30, "nvidia.com/gpu": 2}
 
 
+def test_what_a_pod_asks_for_itself_counts_instead_of_what_its_containers_do() -> None:
+    spec = {
+        "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "8", "memory": "8Gi"}},
+        "containers": [container(cpu="1", memory="1Gi")],
+        "initContainers": [container(cpu="6")],
+        "overhead": {"cpu": "1"},
+    }
+    assert requests(spec) == {"cpu": 5, "memory": 2**30}
+
+
 def node(name: str, gpus: int, **spec: object) -> dict[str, object]:
     allocatable = {"nvidia.com/gpu": str(gpus), "pods": "110"}
     return {

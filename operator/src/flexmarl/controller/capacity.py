@@ -80,17 +80,18 @@ def occupy(rooms: Mapping[str, Room], pods: Iterable[Mapping[str, Any]]) -> None
 
 
 def requests(spec: Mapping[str, Any]) -> dict[str, float]:
-    """What the scheduler counts for a pod: its containers and sidecars together, or what one of the
-    containers before them takes."""
+    """What the scheduler counts for a pod: what it asks for as a whole; else its containers and
+    sidecars together, or what one of the containers before them takes."""
     beside: list[Amounts] = [_asked(one) for one in spec.get("containers", ())]
     before: list[Amounts] = []
     for one in spec.get("initContainers", ()):
         (beside if one.get("restartPolicy") == "Always" else before).append(_asked(one))
-    found = _sum([*beside, amounts(spec.get("overhead", {}))])
+    found = _sum(beside)
     for asked in before:
         for resource, amount in asked.items():
             found[resource] = max(found.get(resource, 0.0), amount)
-    return found
+    found |= amounts(spec.get("resources", {}).get("requests", {}))
+    return _sum([found, amounts(spec.get("overhead", {}))])
 
 
 def amounts(given: Mapping[str, Any]) -> dict[str, float]:
