@@ -16,12 +16,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from flexmarl.contracts.policy import Algorithm
+from flexmarl.data.contrast import distances
 from flexmarl.runtime.errors import InvalidRequestError
 
 WHOLE_STEP = frozenset({Algorithm.REINFORCE_PP})
 """Estimators with statistics of the whole step: nothing can be folded before all of it came."""
-AGREEMENT = 1e-9
-"""Rewards closer than this, relative to the largest, are one reward: rounding is no signal."""
 
 
 def group_advantages(
@@ -37,29 +36,23 @@ def group_advantages(
     for reward in scored:
         if not math.isfinite(reward):
             raise InvalidRequestError(f"reward {reward} is not a finite number")
-    if len(scored) < 2 or _agree(scored):
-        return [None if reward is None else 0.0 for reward in rewards]
-    mean = math.fsum(scored) / len(scored)
-    scale = _SCALES[algorithm](scored, mean)
-    return [None if reward is None else (reward - mean) * scale for reward in rewards]
+    away = distances(scored)
+    scale = _SCALES[algorithm](away) if any(away) else 0.0
+    advantages = (distance * scale for distance in away)
+    return [None if reward is None else next(advantages) for reward in rewards]
 
 
-def _agree(rewards: Sequence[float]) -> bool:
-    low, high = min(rewards), max(rewards)
-    return high - low <= AGREEMENT * max(1.0, abs(low), abs(high))
-
-
-def _inverse_deviation(rewards: Sequence[float], mean: float) -> float:
-    variance = math.fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
+def _inverse_deviation(away: Sequence[float]) -> float:
+    variance = math.fsum(distance**2 for distance in away) / (len(away) - 1)
     return 1 / math.sqrt(variance)
 
 
-_SCALES: dict[Algorithm, Callable[[Sequence[float], float], float]] = {
+_SCALES: dict[Algorithm, Callable[[Sequence[float]], float]] = {
     Algorithm.GRPO: _inverse_deviation,
-    Algorithm.DR_GRPO: lambda rewards, mean: 1.0,
+    Algorithm.DR_GRPO: lambda away: 1.0,
     # r - mean of the others = n / (n - 1) * (r - mean of all)
-    Algorithm.RLOO: lambda rewards, mean: len(rewards) / (len(rewards) - 1),
-    Algorithm.REINFORCE_PP: lambda rewards, mean: 1.0,
+    Algorithm.RLOO: lambda away: len(away) / (len(away) - 1),
+    Algorithm.REINFORCE_PP: lambda away: 1.0,
 }
 
 
