@@ -1,6 +1,7 @@
 """Files of a run survive crashes, and resuming forgets what is played again."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,37 @@ def test_rewinding_keeps_one_line_of_what_two_orchestrators_wrote(tmp_path: Path
     assert steps_of(files.metrics) == [0, 1, 2]
     assert steps_of(files.evals) == [0, 1, 2, 3]
     assert lines(files.episodes) == shown[:2]
+
+
+def test_lines_are_on_the_disk_before_anything_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is on another machine and keeps what it is told; this one may lose power."""
+    synced: dict[int, int] = {}
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        seen = os.fstat(descriptor)
+        synced[seen.st_ino] = seen.st_size
+
+    files = RunDir(tmp_path)
+    monkeypatch.setattr(os, "fsync", recorded)
+    for path in (files.metrics, files.evals):
+        for step in (0, 1):
+            files.append(path, [{"step": step}])
+            assert synced[path.stat().st_ino] == path.stat().st_size
+    assert tmp_path.stat().st_ino in synced  # where the names are
+
+
+def test_episodes_of_a_step_that_was_not_written_down_are_forgotten(tmp_path: Path) -> None:
+    """Its writer was killed before the metrics; whoever takes over writes both."""
+    files = RunDir(tmp_path)
+    shown = [{"step": step, "index": 0, "episode": 0} for step in (0, 1, 2)]
+    files.append(files.metrics, [{"step": 0}, {"step": 1}])
+    files.append(files.episodes, shown)
+    files.rewind(2, evaluated=True, trained=True)
+    assert steps_of(files.metrics) == steps_of(files.episodes) == [0, 1]
 
 
 def test_a_torn_last_line_is_not_read_and_goes_on_rewinding(tmp_path: Path) -> None:

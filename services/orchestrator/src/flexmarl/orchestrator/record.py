@@ -71,5 +71,5 @@ class Record:
         log.info("checkpoint", step=saving.step, pruned=[directory.name for directory in gone])
 
     def _append(self, finished: Finished) -> None:
-        self._files.append(self._files.episodes, finished.episodes)
+        self._files.append(self._files.episodes, finished.episodes, durable=False)
         self._files.append(self._files.metrics, [finished.line])  # with it the step is written down

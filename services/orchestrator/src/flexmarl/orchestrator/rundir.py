@@ -7,13 +7,14 @@ replaced atomically. All calls block on the disk; the event loop calls them in a
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from flexmarl.runtime.files import replace, sweep
+from flexmarl.runtime.files import replace, sweep, sync
 
 Line = dict[str, Any]
 
@@ -77,15 +78,27 @@ class RunDir:
         self._own = incarnation
         replace(self._incarnation, f"{incarnation}\n")
 
-    def append(self, path: Path, values: Iterable[Mapping[str, Any]]) -> None:
-        """Add whole lines at the end of one of the files above."""
+    def append(
+        self, path: Path, values: Iterable[Mapping[str, Any]], *, durable: bool = True
+    ) -> None:
+        """Add whole lines at the end of one of the files above.
+
+        `durable`: they survive a power cut, once this has returned.
+        """
         text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+        new = not path.exists()
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if new and durable:
+            sync(path.parent)
 
     def rewind(self, step: int, *, evaluated: bool, trained: bool = False) -> None:
-        """Forget what was written of `step` and later, torn lines, and what was written twice: by
-        an orchestrator that did not know yet that another had taken over.
+        """Forget what was written of `step` and later, torn lines, episodes of a step without its
+        metrics, and what was written twice: by an orchestrator that did not know yet that another
+        had taken over.
 
         `evaluated`: keep the evaluation at `step` itself, which was made before it began.
         `trained`: keep what says that `step` itself was trained.
@@ -96,6 +109,9 @@ class RunDir:
             last = step if (evaluated if path is self.evals else trained) else step - 1
             found = sorted(lines(path), key=lambda line: int(line["step"]))
             kept = {_place(line): line for line in found if line["step"] <= last}
+            if path is self.episodes:
+                told = {line["step"] for line in lines(self.metrics)}
+                kept = {place: line for place, line in kept.items() if line["step"] in told}
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept.values())
             replace(path, text)
 
