@@ -202,3 +202,18 @@ async def team(
             ledger,
         )
         store.release()
+
+
+async def told(around: Team, words: str) -> str:
+    """What the job says, once it has these words."""
+    async with asyncio.timeout(60):
+        while words not in (message := message_of(around)):  # noqa: ASYNC110 - a file says it
+            await asyncio.sleep(0.05)
+    return message
+
+
+def message_of(around: Team) -> str:
+    try:
+        return str(around.json("progress.json")["message"])
+    except FileNotFoundError:
+        return ""

@@ -47,6 +47,8 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         """Agents that take no turn."""
         self.gates: dict[Place, asyncio.Event] = {}
         """Groups that are not done before their event is set."""
+        self.place_gate: asyncio.Event | None = None
+        """What it holds is not stored before it is set."""
         self.requests: list[rollout_pb2.RunGroupRequest] = []
         self.placed: dict[Place, Place] = {}
         """Groups that were held -> where they went."""
@@ -88,6 +90,8 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         played, place = group_id_from_wire(request.played), group_id_from_wire(request.place)
         if (played.step, played.index) not in self._held:
             raise NotFoundError(f"group {played} is not held here")
+        if self.place_gate is not None:
+            await self.place_gate.wait()
         task_id, samples, note = self._held[played.step, played.index]
         renamed = [
             PolicySamples(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
-from tests.contract.orchestrator.conftest import QUICK, Team, team
+from tests.contract.orchestrator.conftest import QUICK, Team, team, told
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.keys import Keys
@@ -280,3 +280,46 @@ async def test_a_store_that_comes_back_empty_changes_nothing_in_the_end(tmp_path
             await around.run()
             assert lost
             around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_trainers_that_wait_for_what_is_there_are_bound_anew(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """As one does whose place in the store's order lies behind all that is stored from now on."""
+    async with team(make_job(), tmp_path, store_server) as around:
+        trainer = around.trainers[0]
+        gate = trainer.gates["p0", 2] = asyncio.Event()
+
+        def bound(policy: str) -> None:
+            if trainer.binds.count(policy) == 2:
+                gate.set()
+
+        trainer.on_bind = bound
+        await around.run(replace(QUICK, train_tail=1.0))
+        assert gate.is_set()
+        around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_trainers_that_hang_all_the_same_end_the_job(
+    tmp_path: Path, store_server: Server
+) -> None:
+    async with team(make_job(), tmp_path, store_server) as around:
+        around.trainers[0].gates["p0", 2] = asyncio.Event()
+        with pytest.raises(JobFailedError, match=r"step 2: .* bound anew, and 0\.5 s later"):
+            await around.run(replace(QUICK, train_tail=0.5))
+        assert around.trainers[0].binds.count("p0") == 2
+
+
+async def test_a_worker_that_hangs_with_a_whole_group_is_named_and_its_group_played_again(
+    tmp_path: Path, store_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.orchestrator.placing.PLACE_TRIES", 4)
+    job = make_job(pipeline={"maxStaleness": 1, "partialRollout": True})
+    async with team(job, tmp_path, store_server, workers=2) as around:
+        hangs = around.workers[0]
+        hangs.place_gate = asyncio.Event()
+        run = asyncio.ensure_future(around.run(replace(QUICK, place=0.3)))
+        await told(around, "did not answer")
+        await run
+        around.assert_every_task_was_trained_once()
+        assert not hangs.placed

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.contract.experience.conftest import Server, running
-from tests.contract.orchestrator.conftest import QUICK, TOKEN, Team, team
+from tests.contract.orchestrator.conftest import QUICK, TOKEN, Team, message_of, team, told
 from tests.contract.orchestrator.fakes import register_trainer
 from tests.contract.orchestrator.test_failures import once_at
 from tests.unit.orchestrator.jobs import make_job
@@ -36,20 +36,6 @@ def on_a_cluster(around: Team) -> dict[str, Any]:
         "workers": [],
         "engines": {},
     }
-
-
-async def told(around: Team, words: str) -> str:
-    async with asyncio.timeout(60):
-        while words not in (message := _message(around)):  # noqa: ASYNC110 - a file says it
-            await asyncio.sleep(0.05)
-    return message
-
-
-def _message(around: Team) -> str:
-    try:
-        return str(around.json("progress.json")["message"])
-    except FileNotFoundError:
-        return ""
 
 
 @asynccontextmanager
@@ -78,7 +64,7 @@ async def test_a_trainer_that_comes_late_is_waited_for_and_named(
             await stack.enter_async_context(late)
             await run
         around.assert_trained_as_if_nothing_had_happened()
-        assert _message(around) == ""
+        assert message_of(around) == ""
 
 
 async def test_on_one_machine_it_ends_the_job(tmp_path: Path, store_server: Server) -> None:

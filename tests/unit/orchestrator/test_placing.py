@@ -73,6 +73,7 @@ async def test_a_draw_that_was_given_up_is_stored_empty() -> None:
 
 @pytest.mark.parametrize(("failures", "tries"), [
     ([grpc.StatusCode.NOT_FOUND], 1), ([grpc.StatusCode.UNAVAILABLE] * PLACE_TRIES, PLACE_TRIES),
+    ([grpc.StatusCode.DEADLINE_EXCEEDED] * PLACE_TRIES, PLACE_TRIES),
 ])  # fmt: skip
 async def test_a_worker_that_forgot_the_group_is_not_asked_for_ever(
     failures: list[grpc.StatusCode], tries: int, monkeypatch: pytest.MonkeyPatch

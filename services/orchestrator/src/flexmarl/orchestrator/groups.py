@@ -30,6 +30,8 @@ GROUPS = Metric(
 
 QUIET_SECONDS = 10.0
 """A worker that goes on failing is not said again."""
+SILENT_TIMES = 2
+"""From so many on it is told."""
 
 log = structlog.get_logger()
 
@@ -43,13 +45,16 @@ class Workers:
         self._failed_at: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
         """What was said last by those that have not played a group since."""
+        self._silent: dict[str, tuple[int, float]] = {}
+        """How often in a row one did not answer when it was to store a group that it holds, and
+        when it did not last."""
 
     def capacity(self, episodes: int) -> int:
         """How many groups of that many episodes may be in flight at once."""
         return max(1, self._limits.episodes_in_flight // episodes) * max(1, len(self._stubs))
 
     async def run(
-        self, request: rollout_pb2.RunGroupRequest, seconds: float
+        self, request: rollout_pb2.RunGroupRequest
     ) -> tuple[str, rollout_pb2.GroupFinished]:
         """Have one group played: by whom, and what came of it.
 
@@ -60,12 +65,14 @@ class Workers:
         now = time.monotonic()
         resting = {
             worker for worker, at in self._failed_at.items() if now - at < self._limits.resting
+        } | {
+            worker for worker, (_, at) in self._silent.items() if now - at < 2 * self._limits.place
         }
         here = {worker: self._outstanding[worker] for worker in self._stubs}
         worker = choose_worker(here, resting)
         self._outstanding[worker] += 1
         try:
-            finished = await self._stubs[worker].RunGroup(request, timeout=seconds)
+            finished = await self._stubs[worker].RunGroup(request, timeout=self._limits.group)
         except grpc.aio.AioRpcError as error:
             if fault_of(error) is Fault.PEER:
                 self._note(worker, error)
@@ -80,17 +87,23 @@ class Workers:
 
     def _forget_who_left(self) -> None:
         """Whoever has such an address later is another."""
-        known: tuple[dict[str, Any], ...] = (self._failed_at, self._trouble)
+        known: tuple[dict[str, Any], ...] = (self._failed_at, self._trouble, self._silent)
         for book in known:
             for worker in book.keys() - self._stubs.keys():
                 del book[worker]
 
     def away(self) -> list[str]:
-        """Workers that cannot play, where none can."""
+        """Workers that cannot play, where none can; those that store nothing of what they hold."""
         self._forget_who_left()
+        silent = [
+            f"worker at {worker}: did not answer {times} times when it was to store a group"
+            for worker, (times, _) in sorted(self._silent.items())
+            if times >= SILENT_TIMES
+        ]
         if not all(worker in self._trouble for worker in self._stubs):
-            return []
-        return [f"worker at {worker}: {self._trouble[worker]}" for worker in sorted(self._stubs)]
+            return silent
+        troubles = (f"worker at {worker}: {self._trouble[worker]}" for worker in self._stubs)
+        return sorted(troubles) + silent
 
     async def place(
         self, worker: str, played: experience_pb2.GroupId, place: experience_pb2.GroupId
@@ -102,7 +115,14 @@ class Workers:
                 grpc.StatusCode.UNAVAILABLE, nothing, nothing, f"worker {worker} has gone"
             )
         request = rollout_pb2.PlaceGroupRequest(played=played, place=place)
-        await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
+        try:
+            await self._stubs[worker].PlaceGroup(request, timeout=self._limits.place)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                times, _ = self._silent.get(worker, (0, 0.0))
+                self._silent[worker] = times + 1, time.monotonic()
+            raise
+        self._silent.pop(worker, None)
 
     async def _somebody(self) -> None:
         """Return once there is a worker."""
@@ -142,12 +162,10 @@ class Owner(Protocol):
 class Groups:
     """Groups on their way to being done. `run` must run while anything waits for them."""
 
-    def __init__(
-        self, owner: Owner, workers: Workers, limits: Limits, *, episodes: int, seconds: float
-    ) -> None:
-        """`episodes`: of each group; `seconds`: deadline of one try."""
+    def __init__(self, owner: Owner, workers: Workers, limits: Limits, *, episodes: int) -> None:
+        """`episodes`: of each group."""
         self._owner, self._workers, self._limits = owner, workers, limits
-        self._seconds, self._episodes = seconds, episodes
+        self._episodes = episodes
         self._waiting: set[Place] = set()
         self._in_flight: dict[Place, asyncio.Task[None]] = {}
         self.reissued: Counter[int] = Counter()
@@ -222,7 +240,7 @@ class Groups:
     async def _play(self, group: Place, request: rollout_pb2.RunGroupRequest) -> None:
         again = True
         try:
-            worker, finished = await self._workers.run(request, self._seconds)
+            worker, finished = await self._workers.run(request)
         except grpc.aio.AioRpcError as error:
             GROUPS.labels("failed").inc()
             await self.failed(group, error)

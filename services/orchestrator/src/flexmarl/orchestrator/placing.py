@@ -23,8 +23,10 @@ from flexmarl.orchestrator.issue import Fault, pause
 
 PLACE_TRIES = 8
 """Of a worker that does not answer: it may be restarting, and then has forgotten the group."""
-WAITS = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED
-"""The store is full: the worker keeps the group meanwhile."""
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
+"""The store is: the worker keeps the group meanwhile, and says so before the call's deadline."""
+SILENT = grpc.StatusCode.DEADLINE_EXCEEDED
+"""The worker is: no fault of the group that it holds."""
 
 Said = rollout_pb2.GroupFinished | str
 """A worker's answer, or why the group was given up."""
@@ -108,14 +110,19 @@ class Placing:
 
     async def _stored(self, worker: str, draw: int, place: Place) -> grpc.aio.AioRpcError | None:
         """Have it stored, as often as there is hope; the last error if it could not be."""
-        started = time.monotonic()
+        started, failures = time.monotonic(), 0
         for attempt in itertools.count(1):
             try:
                 await self._owner.store(worker, draw, place)
                 return None
             except grpc.aio.AioRpcError as error:
-                full = error.code() in WAITS and time.monotonic() - started < self._patience
-                if not full and (fault_of(error) is not Fault.PEER or attempt >= PLACE_TRIES):
+                if error.code() is FULL:
+                    hopeless = time.monotonic() - started >= self._patience
+                else:
+                    failures += 1
+                    may_return = error.code() is SILENT or fault_of(error) is Fault.PEER
+                    hopeless = not may_return or failures >= PLACE_TRIES
+                if hopeless:
                     return error
                 await asyncio.sleep(pause(attempt))
         raise AssertionError

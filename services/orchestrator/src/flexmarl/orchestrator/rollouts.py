@@ -25,8 +25,7 @@ from flexmarl.orchestrator.confirm import confirm
 from flexmarl.orchestrator.draws import Draws, restored
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.known import Line
-from flexmarl.orchestrator.placing import Placing, Said
-from flexmarl.orchestrator.plan import group_seconds
+from flexmarl.orchestrator.placing import SILENT, Placing, Said
 from flexmarl.orchestrator.scores import solved
 from flexmarl.orchestrator.staleness import Ages
 from flexmarl.orchestrator.step import Parts, Step
@@ -34,6 +33,8 @@ from flexmarl.orchestrator.tasks import Tasks
 from flexmarl.orchestrator.tries import Tries
 
 OPEN_STEPS = Gauge("flexmarl_orchestrator_open_steps", "Steps of which groups are played.")
+NO_FAULT = grpc.StatusCode.NOT_FOUND, SILENT
+"""Of a whole group whose worker forgot it, or hangs."""
 
 log = structlog.get_logger()
 
@@ -247,7 +248,7 @@ class Rollouts:
     async def lost(self, draw: int, place: Place, error: grpc.aio.AioRpcError) -> None:
         log.warning("whole group is lost, played again", draw=draw, error=says(error))
         group = self._nominal(draw)
-        if error.code() is not grpc.StatusCode.NOT_FOUND:
+        if error.code() not in NO_FAULT:
             await self._groups.failed(group, error)  # raises what ends all of it
         if self._draws is not None and place in self._draws.placed:  # else it was trained
             self._draws.lost(place)
