@@ -119,6 +119,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
         self._staleness = staleness
         self._bound: tuple[str, int] | None = None
         self.binds: list[str] = []
+        self.on_bind: Callable[[str], None] = lambda policy: None
         self.on_group: Callable[[str, int, int], None] = lambda policy, step, index: None
         self.gates: dict[tuple[str, int], asyncio.Event] = {}
         """Policy and step whose training lasts until its event is set."""
@@ -147,6 +148,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
         self.memory.states[request.policy] = state or State(0, START)
         self._bound = (request.policy, request.epoch)
         self.binds.append(request.policy)
+        self.on_bind(request.policy)
         return trainer_pb2.BindResponse(weights=self._ref(request.policy))
 
     async def Unbind(self, request: Any, context: Any) -> trainer_pb2.UnbindResponse:

@@ -21,6 +21,7 @@ from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.training import Training
 from flexmarl.runtime.errors import (
     FencedError,
+    JobFailedError,
     NotFoundError,
     UnavailableError,
 )

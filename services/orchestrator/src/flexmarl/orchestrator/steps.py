@@ -25,6 +25,7 @@ from flexmarl.orchestrator.checkpoint import Checkpoint
 from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.evaluation import Evaluation
 from flexmarl.orchestrator.inputs import Inputs
+from flexmarl.orchestrator.overseen import overseen
 from flexmarl.orchestrator.plan import checkpoint_due, eval_due
 from flexmarl.orchestrator.position import Position
 from flexmarl.orchestrator.record import Record
@@ -33,8 +34,7 @@ from flexmarl.orchestrator.rollouts import Rollouts
 from flexmarl.orchestrator.rundir import Phase, RunDir
 from flexmarl.orchestrator.step import Finished, Parts, Step
 from flexmarl.orchestrator.training import Order, Standing, Trained
-from flexmarl.orchestrator.verdict import must_learn
-from flexmarl.runtime.errors import JobFailedError
+from flexmarl.orchestrator.verdict import Hardness, must_learn
 
 STEP_SECONDS = Histogram(
     "flexmarl_orchestrator_step_seconds",
@@ -198,15 +198,13 @@ class Steps:
             lambda: {policy: step.sampled(agents) for policy, agents in self._agents.items()},
             self._published,
         )
-        async with asyncio.TaskGroup() as background:
-            overseeing = background.create_task(self._oversee(step))
-            trained = await self._parts.training.step(order)
-            ended = time.monotonic()
-            await self._last_answers(step)
-            overseeing.cancel()
-            staleness = rollouts.staleness(step.number)
-            if not self._spec.pipeline.max_staleness:
-                await self._parts.engines.ready()
+        limits = self._parts.limits
+        trained = await overseen(step, order, self._parts.training, limits.train_tail)
+        ended = time.monotonic()
+        await self._last_answers(step)
+        staleness = rollouts.staleness(step.number)
+        if not self._spec.pipeline.max_staleness:
+            await self._parts.engines.ready()
         step.must_have_scored()
         step.counts["groups-reissued"] += rollouts.reissued(step.number)
         step.dropped = rollouts.dropped(step.number)
@@ -227,26 +225,6 @@ class Steps:
 
     def _published(self, policy: str, weights: WeightsRef) -> None:
         self._parts.engines.want(policy, weights)
-
-    async def _oversee(self, step: Step) -> None:
-        """Fail when nothing can come of the step's groups any more."""
-        await step.complete.wait()
-        step.must_have_scored()
-        await self._tail(step)
-        raise JobFailedError(
-            f"step {step.number}: all groups were played {self._parts.limits.train_tail:g} s ago "
-            f"and the trainers are not done; see their logs"
-        )
-
-    async def _tail(self, step: Step) -> None:
-        """The time that trainers may take for the end of a step, from when all were there: one that
-        is away is waited for in `training`, and groups that the store lost are played again."""
-        seconds = self._parts.limits.train_tail
-        until = time.monotonic() + seconds
-        while (now := time.monotonic()) < until:
-            if self._parts.training.away() or not step.complete.is_set():
-                until = now + seconds
-            await asyncio.sleep(min(seconds / 10, 1.0))
 
     async def _last_answers(self, step: Step) -> None:
         """A trainer may be done before the last answer is here; that one is still worth having."""

@@ -101,6 +101,10 @@ class Training:
         """Trainers that are tried again and again, with what was said last."""
         return [self._failing[slot] for slot in sorted(self._failing)]
 
+    def let_go(self) -> None:
+        """Whatever slots hold, each is bound anew before it is asked again."""
+        self._bound = [None] * len(self._homes)
+
     async def bind_all(self, standing: Standing) -> None:
         """Bind every policy once, so that all weights are published. StateLostError: one is not
         at the version that the job stands at."""
