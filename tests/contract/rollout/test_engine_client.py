@@ -288,3 +288,18 @@ async def test_an_engine_that_stays_away_is_unavailable_in_the_end(sockets: Any)
 )
 def test_a_prefix_is_worth_a_margin(loads: dict[str, int], prefer: str, picked: str) -> None:
     assert pick_engine(loads, prefer) == picked
+
+
+async def test_one_engine_more_than_are_known_is_asked_while_all_others_are_busy(
+    pool: EnginePool, small_engine: Any, serve_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.engine_pool.MOST_CLIENTS", 1)
+    busy, other, release = small_engine(), small_engine(), asyncio.Event()
+    busy.wait = lambda _: release.wait()
+    async with serve_engine(busy, "b") as first, serve_engine(other, "o") as second:
+        async with asyncio.TaskGroup() as group:
+            long = group.create_task(policy(pool, first).generate(call()))
+            await until(lambda: len(busy.turns) == 1)
+            assert (await policy(pool, second).generate(call())).text == "ok"
+            release.set()
+        assert (await long).text == "ok"

@@ -73,10 +73,10 @@ class EnginePool:
     def client(self, address: str) -> EngineClient:
         found = self._clients.get(address)
         if found is None:
+            if len(self._clients) >= MOST_CLIENTS:
+                self._forget_one()
             found = EngineClient(address, self._token, self._spawn, self._call_seconds)
             self._clients[address] = found
-            if len(self._clients) > MOST_CLIENTS:
-                self._forget_one()
         return found
 
     def mark_away(self, address: str, why: str) -> None:
