@@ -10,17 +10,23 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.contract.rollout.test_selection import counted
 
 from flexmarl.contracts.policy import OpenAIArgs
 from flexmarl.rollout.external import ExternalPolicy
+from flexmarl.rollout.partial import BadAnswerError
 from flexmarl.rollout.policies import SamplingChoice, TurnCall
-from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.errors import InvalidJobError, InvalidRequestError, UnavailableError
 
 CALL = TurnCall((("system", "s"), ("user", "hi")), None, SamplingChoice(16, 0.5, 0.9, 0), 5)
 ANSWER = {
     "choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
 }
+
+
+def _text(said: Any) -> str:
+    return said if isinstance(said, str) else json.dumps(said)
 
 
 class Api:
@@ -42,7 +48,7 @@ class Api:
                 api.requests.append((self.path, headers, body))
                 api.hangs.wait(10)
                 status, said, extra = api.answers.pop(0) if len(api.answers) > 1 else api.answers[0]
-                data = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+                data = said if isinstance(said, bytes) else _text(said).encode()
                 self.send_response(status)
                 for key, value in {**extra, "content-length": str(len(data))}.items():
                     self.send_header(key, value)
@@ -136,11 +142,10 @@ async def test_a_server_that_stays_broken_is_unavailable_with_its_words(api: Api
     [
         (401, {"error": {"message": "bad key"}}, "answered 401: bad key"),
         (404, "no such page", "answered 404: no such page"),
-        (200, "<html>", "did not answer with a chat completion: <html>"),
-        (200, {"choices": []}, "did not answer with a chat completion"),
+        (301, "moved", "answered 301: moved"),
     ],
 )
-async def test_what_never_passes_says_what_to_mend(
+async def test_an_api_that_never_answered_and_knows_neither_key_nor_address_is_the_job_s_fault(
     api: Api, status: int, said: Any, words: str
 ) -> None:
     api.answers = [(status, said, {})]
@@ -148,6 +153,62 @@ async def test_what_never_passes_says_what_to_mend(
         with pytest.raises(InvalidJobError, match=words):
             await judge.generate(CALL)
     assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 302])
+async def test_one_that_has_answered_is_away_when_it_says_so(api: Api, status: int) -> None:
+    api.answers = [(200, ANSWER, {}), (status, "gone", {}), (200, ANSWER, {}), (status, "gone", {})]
+    async with api.policy() as judge:
+        await judge.generate(CALL)
+        await judge.generate(CALL)
+        with pytest.raises(UnavailableError, match=f"3 times; at last {status}: gone"):
+            await judge.generate(CALL)
+
+
+@pytest.mark.parametrize("status", [400, 413, 418, 422])
+async def test_a_prompt_that_is_refused_is_the_program_s(api: Api, status: int) -> None:
+    api.answers = [(status, {"error": {"message": "content_filter"}}, {})]
+    async with api.policy() as judge:
+        with pytest.raises(InvalidRequestError, match=f"{status}: content_filter") as refused:
+            await judge.generate(CALL)
+    assert not isinstance(refused.value, InvalidJobError)
+    assert len(api.requests) == 1
+
+
+NO_COMPLETIONS = [
+    "<html>",
+    "",
+    b"\xff\xfe",
+    [],
+    {"choices": []},
+    {"choices": [{"message": {"content": 5}}]},
+    {**ANSWER, "usage": {"prompt_tokens": -1}},
+]
+
+
+@pytest.mark.parametrize("said", NO_COMPLETIONS)
+async def test_an_answer_that_is_no_completion_is_asked_for_again(api: Api, said: Any) -> None:
+    api.answers = [(200, said, {}), (200, ANSWER, {})]
+    async with api.policy() as judge:
+        assert (await judge.generate(CALL)).text == "yes"
+        api.answers = [(200, said, {})]
+        before = counted("flexmarl_rollout_bad_answers_total")
+        with pytest.raises(BadAnswerError, match="3 times; at last no chat completion"):
+            await judge.generate(CALL)
+    assert counted("flexmarl_rollout_bad_answers_total") - before == 1
+    assert len(api.requests) == 5
+
+
+async def test_what_cannot_be_unpacked_is_asked_for_again(api: Api) -> None:
+    api.answers = [(200, "no gzip", {"content-encoding": "gzip"}), (200, ANSWER, {})]
+    async with api.policy() as judge:
+        assert (await judge.generate(CALL)).text == "yes"
+
+
+async def test_tokens_need_not_be_counted(api: Api) -> None:
+    api.answers = [(200, {**ANSWER, "usage": {"completion_tokens": None}}, {})]
+    async with api.policy() as judge:
+        assert (await judge.generate(CALL)).sampled_tokens == 0
 
 
 async def test_a_server_that_hangs_or_is_not_there_is_unavailable(api: Api) -> None:
@@ -173,20 +234,26 @@ async def test_calls_run_side_by_side(api: Api) -> None:
         api.hangs.set()
 
 
+JUDGED = """
+    policies:
+      - name: solver
+        model: {uri: "random://llama?hidden=64&layers=2&heads=4"}
+      - name: judge
+        engine: {kind: openai, openai: {baseUrl: "URL", model: judge-1}}
+        training: {algorithm: none}
+    agents:
+      - {name: solver, policy: solver}
+      - {name: verifier, policy: judge}
+    workflow: {name: solver-verifier}
+"""
+
+
+def judged(api: Api) -> str:
+    return JUDGED.replace("URL", api.url)
+
+
 async def test_an_untrained_judge_plays_with_a_trained_agent(api: Api, stage: Any) -> None:
-    spec = f"""
-        policies:
-          - name: solver
-            model: {{uri: "random://llama?hidden=64&layers=2&heads=4"}}
-          - name: judge
-            engine: {{kind: openai, openai: {{baseUrl: "{api.url}", model: judge-1}}}}
-            training: {{algorithm: none}}
-        agents:
-          - {{name: solver, policy: solver}}
-          - {{name: verifier, policy: judge}}
-        workflow: {{name: solver-verifier}}
-    """
-    async with stage(spec) as played:
+    async with stage(judged(api)) as played:
         played.engines["solver"].say = lambda prompt: "2"
         finished = await played.run()
         assert {episode.outcome for episode in finished.episodes} == {"ok"}
@@ -198,20 +265,29 @@ async def test_an_untrained_judge_plays_with_a_trained_agent(api: Api, stage: An
 
 async def test_a_judge_that_refuses_its_key_fails_the_group_clearly(api: Api, stage: Any) -> None:
     api.answers = [(401, {"error": {"message": "bad key"}}, {})]
-    spec = f"""
-        policies:
-          - name: solver
-            model: {{uri: "random://llama?hidden=64&layers=2&heads=4"}}
-          - name: judge
-            engine: {{kind: openai, openai: {{baseUrl: "{api.url}", model: judge-1}}}}
-            training: {{algorithm: none}}
-        agents:
-          - {{name: solver, policy: solver}}
-          - {{name: verifier, policy: judge}}
-        workflow: {{name: solver-verifier}}
-    """
-    async with stage(spec) as played:
+    async with stage(judged(api)) as played:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await played.run()
     assert failed.value.code() is grpc.StatusCode.INTERNAL
     assert "401: bad key" in str(failed.value.details())
+
+
+async def test_a_judge_that_refuses_one_prompt_costs_one_episode(api: Api, stage: Any) -> None:
+    async with stage(judged(api)) as played:
+        api.answers = [(400, {"error": {"message": "context_length_exceeded"}}, {})]
+        api.answers += [(200, ANSWER, {})]
+        finished = await played.run()
+    ok, broken = "ok", "workflow-error"
+    assert sorted(each.outcome for each in finished.episodes) == [ok] * 3 + [broken]
+    assert len(played.samples["solver"].sequences) == 3
+
+
+async def test_a_judge_that_answers_badly_each_time_is_the_group_s_trouble(
+    api: Api, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.external.LONGEST_WAIT_SECONDS", 0.0)
+    api.answers = [(200, "<html>", {})]
+    async with stage(judged(api)) as played:
+        with pytest.raises(grpc.aio.AioRpcError, match="no chat completion: <html>") as failed:
+            await played.run()
+    assert failed.value.code() is BadAnswerError.code

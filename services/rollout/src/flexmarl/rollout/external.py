@@ -1,4 +1,10 @@
-"""Policies behind an OpenAI-compatible chat completions API: judges, opponents; never trained."""
+"""Policies behind an OpenAI-compatible chat completions API: judges, opponents; never trained.
+
+One odd answer must not end a job. What may pass is asked for again; a request that is refused is
+the program's (a prompt that is too long, or that a filter does not like); an answer that is no
+completion again and again is the group's trouble. Only an API that has never answered, and says
+that there is nobody for such a key or at such an address, means that the job is wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,19 @@ import httpx
 import numpy as np
 import structlog
 from prometheus_client import Counter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flexmarl.contracts.policy import OpenAIArgs
 from flexmarl.rollout.conversation import Generated
+from flexmarl.rollout.engine_pool import BAD_ANSWERS
+from flexmarl.rollout.partial import BadAnswerError
 from flexmarl.rollout.policies import TurnCall
-from flexmarl.runtime.errors import InvalidJobError, UnavailableError
+from flexmarl.runtime.errors import (
+    FlexMARLError,
+    InvalidJobError,
+    InvalidRequestError,
+    UnavailableError,
+)
 
 log = structlog.get_logger()
 RETRIES = Counter("flexmarl_rollout_external_retries_total", "Calls to external APIs made again.")
@@ -24,6 +37,10 @@ ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 20.0
 MOST_CALLS = 64
+MISCONFIGURED = frozenset({401, 402, 403, 404, 405, 407, 410})
+"""The key or the address is wrong, as redirects say too, unless the API has answered before."""
+PASSING = frozenset({408, 409, 425, 429})
+"""Beside all of the server's own errors."""
 SHOWN_CHARACTERS = 300
 _NONE = np.zeros(0, dtype=np.int32)
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
@@ -43,8 +60,8 @@ class _Choice(_Wire):
 
 
 class _Usage(_Wire):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: NonNegativeInt | None = None
+    completion_tokens: NonNegativeInt | None = None
 
 
 class _Completion(_Wire):
@@ -75,6 +92,8 @@ class ExternalPolicy:
             )
         self._url = args.base_url.rstrip("/") + "/chat/completions"
         self._attempts, self._first_wait = attempts, first_wait
+        self._answered = False
+        """At least once, so that key and address were right."""
         self._http = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(args.timeout, pool=None),  # waiting for a free one is no failure
@@ -94,7 +113,10 @@ class ExternalPolicy:
         await self._http.__aexit__(kind, error, trace)
 
     async def generate(self, call: TurnCall) -> Generated:
-        """UnavailableError: it did not answer. InvalidJobError: it never will, as configured."""
+        """UnavailableError: it did not answer. BadAnswerError: with no completion, each time.
+
+        InvalidRequestError: it refuses this prompt. InvalidJobError: it refuses any, as configured.
+        """
         body = {
             "model": self._args.model,
             "messages": [{"role": role, "content": content} for role, content in call.history],
@@ -103,7 +125,8 @@ class ExternalPolicy:
             "top_p": call.sampling.top_p,
             "seed": call.seed,
         }
-        wait, failure = self._first_wait, ""
+        wait = self._first_wait
+        error: FlexMARLError = UnavailableError("nobody was asked")
         for attempt in range(self._attempts):
             if attempt:
                 RETRIES.inc()
@@ -112,20 +135,32 @@ class ExternalPolicy:
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
             try:
                 response = await self._http.post(self._url, json=body)
-            except httpx.TransportError as error:
-                failure = f"{type(error).__name__}: {error}".rstrip(": ")
+            except httpx.RequestError as failure:
+                error = UnavailableError(f"{type(failure).__name__}: {failure}".rstrip(": "))
                 continue
-            if response.is_success:
-                return self._generated(response)
-            failure = f"{response.status_code}: {_words(response)}"
-            if response.status_code != httpx.codes.TOO_MANY_REQUESTS and not (
-                response.is_server_error or response.status_code == httpx.codes.REQUEST_TIMEOUT
-            ):
-                raise InvalidJobError(f"{self._field}: {self._url} answered {failure}")
+            try:
+                return self._read(response)
+            except (UnavailableError, BadAnswerError) as failure:
+                error = failure
             wait = max(wait, _retry_after(response))
-        raise UnavailableError(
-            f"{self._field}: {self._url} failed {self._attempts} times; at last {failure}"
-        )
+        if isinstance(error, BadAnswerError):
+            BAD_ANSWERS.inc()
+        said = f"{self._field}: {self._url} failed {self._attempts} times; at last {error}"
+        raise type(error)(said) from error
+
+    def _read(self, response: httpx.Response) -> Generated:
+        """UnavailableError, BadAnswerError: another try may do; others as `generate` has them."""
+        if response.is_success:
+            return self._generated(response)
+        status, failure = response.status_code, f"{response.status_code}: {_words(response)}"
+        said = f"{self._field}: {self._url} answered {failure}"
+        if response.is_server_error or status in PASSING:
+            raise UnavailableError(failure)
+        if status in MISCONFIGURED or not response.is_client_error:
+            if self._answered:  # somebody changes it just now
+                raise UnavailableError(failure)
+            raise InvalidJobError(said)
+        raise InvalidRequestError(said)
 
     @property
     def _field(self) -> str:
@@ -135,10 +170,8 @@ class ExternalPolicy:
         try:
             completion = _Completion.model_validate_json(response.content)
         except ValidationError as error:
-            raise InvalidJobError(
-                f"{self._field}: {self._url} did not answer with a chat completion: "
-                f"{_words(response)}"
-            ) from error
+            raise BadAnswerError(f"no chat completion: {_words(response)}") from error
+        self._answered = True
         choice, usage = completion.choices[0], completion.usage or _Usage()
         return Generated(
             text=choice.message.content or "",
@@ -147,8 +180,8 @@ class ExternalPolicy:
             finish_reason=choice.finish_reason or "stop",
             versions=(),
             version=0,
-            prompt_tokens=usage.prompt_tokens,
-            sampled_tokens=usage.completion_tokens,
+            prompt_tokens=usage.prompt_tokens or 0,
+            sampled_tokens=usage.completion_tokens or 0,
         )
 
 
