@@ -13,9 +13,9 @@ from typing import Any
 
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.data.difficulty import Posterior, choose
+from flexmarl.data.participants import participants
 from flexmarl.data.tasks import Task, order_seed, row_of_refill, task_of
 from flexmarl.orchestrator.admission import Place
-from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.seeds import derive_seed
 
 
@@ -47,26 +47,13 @@ class Tasks:
         return options[choose(names, known, difficulty.target, draw)]
 
     def participants(self, task: Task) -> frozenset[str] | None:
-        """Policies that the task needs; None: all. InvalidJobError names task and agent."""
+        """Policies that the task needs; None: all. ParticipantsError names the task."""
         column = self.spec.workflow.participants
         if column is None:
             return None
-        names = task.record.get(column)
         agents = {agent.name: agent.policy for agent in self.spec.agents}
-        if isinstance(names, str):
-            names = [name.strip() for name in names.split(",")]
-        if not isinstance(names, list) or not names:
-            raise InvalidJobError(
-                f"task {task.id}: column {column!r} (workflow.participants) must list agents, "
-                f"not {names!r}"
-            )
-        unknown = [name for name in names if name not in agents]
-        if unknown:
-            raise InvalidJobError(
-                f"task {task.id}: column {column!r} (workflow.participants) names {unknown[0]!r}; "
-                f"the job's agents are {', '.join(agents)}"
-            )
-        return frozenset(agents[name] for name in names)
+        named = participants(task.record, column, agents, f"task {task.id}")
+        return frozenset(agents[name] for name in named)
 
     def _row(self, seed: int, position: int, refill: int) -> Task:
         shuffle = self.spec.data.shuffle

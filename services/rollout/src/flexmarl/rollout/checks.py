@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from flexmarl.contracts.job import CodeSpec, MARLJob, RewardSpec, WorkflowSpec
 from flexmarl.contracts.pipeline import FilterSpec
-from flexmarl.contracts.problems import Problem, nearest, one_of, show
+from flexmarl.contracts.problems import Problem
+from flexmarl.data.participants import ParticipantsError, participants
 from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.needs import Need, unmet
 from flexmarl.rollout.plugins import JobCodeError, add_code_path
@@ -86,22 +87,12 @@ def _participants(code: JobCode) -> list[Problem]:
     column = code.workflow.participants if code.workflow is not None else None
     if column is None:
         return []
-    path = ("spec", "workflow", "participants")
     for source, records in code.records.items():
         for number, record in enumerate(records, start=1):
-            where, said = f"record {number} of {source}", record.get(column)
-            if column not in record:
-                says = f"{where} has no field {show(column)}"
-                return [Problem(path, says, f"there is {one_of(record)}", nearest(column, record))]
-            if isinstance(said, str):
-                said = [name.strip() for name in said.split(",")]
-            if not isinstance(said, list) or not said:
-                says = f"{where} has {show(said)} in its field {show(column)}"
-                return [Problem(path, says, "must list the agents that the task needs")]
-            for name in said:
-                if name not in code.agents:
-                    says = f"{where} names {show(name)}, which is no agent"
-                    return [Problem(path, says, one_of(code.agents), nearest(name, code.agents))]
+            try:
+                participants(record, column, code.agents, f"record {number} of {source}")
+            except ParticipantsError as error:
+                return [error.problem]
     return []
 
 
