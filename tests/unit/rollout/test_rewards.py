@@ -12,12 +12,13 @@ import pytest
 
 from flexmarl.contracts.job import RewardSpec
 from flexmarl.data.tasks import Task
+from flexmarl.rollout.border import ExitError, OverdueError
 from flexmarl.rollout.episode import Episode
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
 from flexmarl.rollout.rewards.runner import FunctionRunner, make_reward, per_agent
 from flexmarl.rollout.rewards.scorers import Scorer, ScorerChoice, make_scorer
-from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
+from flexmarl.rollout.rewards.threads import DaemonThreads
 
 AGENTS = ("a", "b")
 TASK = Task("t", {"question": "1+1", "answer": "2"})
@@ -170,14 +171,15 @@ async def test_what_a_function_raises_arrives() -> None:
     threads = DaemonThreads("test")
     with pytest.raises(ZeroDivisionError):
         await threads.run(lambda: 1 / 0, 5)
-    with pytest.raises(RuntimeError, match="SystemExit"):
+    with pytest.raises(ExitError, match="SystemExit"):
         await threads.run(sys.exit, 5)
 
 
 def test_a_function_that_sleeps_for_an_hour_does_not_hold_the_process() -> None:
     program = """
 import asyncio, time
-from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
+from flexmarl.rollout.border import OverdueError
+from flexmarl.rollout.rewards.threads import DaemonThreads
 async def main():
     try:
         await DaemonThreads("reward").run(lambda: time.sleep(3600), 0.05)

@@ -5,10 +5,9 @@ A group that is not kept is played again with another task; nothing of it is sto
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from flexmarl.contracts.problems import FieldPath, Problem, show
 from flexmarl.data.tasks import Task
 from flexmarl.experience import samples as experience
 from flexmarl.experience.samples import PolicySamples
+from flexmarl.rollout import border
 from flexmarl.rollout.groups import Played
 from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, imported, is_async
 from flexmarl.rollout.rewards.runner import called
@@ -79,11 +79,8 @@ class FunctionFilter:
             return True
 
     async def _called(self, group: PlayedGroup) -> Any:
-        if not self._is_async:
-            return await self._threads.run(partial(self._function, group), self._timeout)
-        async with asyncio.timeout(self._timeout):
-            answer: Awaitable[Any] = self._function(group)
-            return await answer
+        run = border.call if self._is_async else self._threads.run
+        return await run(partial(self._function, group), self._timeout)
 
 
 def make_filter(spec: FilterSpec, timeout: float) -> Filter:

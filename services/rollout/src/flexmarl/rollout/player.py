@@ -1,21 +1,23 @@
 """Plays one episode: runs the workflow, asks for the reward, and says how it ended.
 
-Whatever the user's code does wrong ends its episode only, excluded and counted. Whatever else goes
-wrong (a stale version, an engine that stays away, a job that cannot work) is raised: the group is
-void, and the orchestrator decides.
+Whatever the user's code does wrong ends its episode only, excluded and counted (`border`). What
+else goes wrong (a stale version, an engine that stays away, a job that cannot work) is raised: the
+group is void, and the orchestrator decides.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 
 from flexmarl.data.tasks import Task
+from flexmarl.rollout import border
+from flexmarl.rollout.border import ExitError, OverdueError
 from flexmarl.rollout.episode import Episode, Player
 from flexmarl.rollout.groups import Outcome, Played
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
@@ -60,19 +62,18 @@ class EpisodePlayer:
 
     async def _run(self, episode: Episode, task: Task) -> tuple[Outcome, str]:
         outcome, detail = Outcome.OK, ""
-        limit = asyncio.timeout(self._seconds)
+        run = partial(self._workflow.run, task, episode.team)
         try:
-            async with limit:
-                episode.returned = await self._workflow.run(task, episode.team)
+            episode.returned = await border.call(run, self._seconds)
         except InvalidJobError:
             raise
         except RewardError as error:  # of a scorer that the workflow asked
             outcome, detail = self._of_reward(error)
-        except Exception as error:
-            # The border to the user's code: anything may come out of it.
-            if limit.expired() and isinstance(error, TimeoutError):
-                outcome, detail = Outcome.TIMEOUT, f"took more than {self._seconds} s"
-            elif episode.failure is None:
+        except OverdueError as error:
+            outcome = Outcome.TIMEOUT
+            detail = f"took more than {self._seconds} s; {error}".rstrip("; ")
+        except Exception as error:  # the user's: anything may be raised
+            if episode.failure is None:
                 outcome, detail = self._broken(Outcome.WORKFLOW_ERROR, error)
         finally:
             episode.close()
@@ -99,7 +100,7 @@ class EpisodePlayer:
             raise
         except RewardError as error:
             return *self._of_reward(error), {}
-        except Exception as error:  # the border to the user's code: anything may come out of it
+        except Exception as error:  # the user's: anything may be raised
             return *self._broken(Outcome.REWARD_ERROR, error), {}
         scored = any(reward is not None for reward in rewards.values())
         return (Outcome.OK if scored else Outcome.UNSCORABLE), "", rewards
@@ -112,11 +113,12 @@ class EpisodePlayer:
         return outcome, text
 
     def _broken(self, outcome: Outcome, error: Exception) -> tuple[Outcome, str]:
-        frames = traceback.extract_tb(error.__traceback__)
+        raised = error.raised if isinstance(error, ExitError) else error
+        frames = traceback.extract_tb(raised.__traceback__)
         at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        where = f"{type(error).__name__}{at}"
+        where = f"{type(raised).__name__}{at}"
         self._once(outcome, where, lambda: log.error("episode failed", why=outcome, exc_info=error))
-        return outcome, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
+        return outcome, f"{type(raised).__name__}: {raised}"[:DETAIL_CHARACTERS]
 
     def _once(self, outcome: Outcome, kind: str, say: Callable[[], object]) -> None:
         """Say it for the first of a kind; thousands of episodes may fail alike."""

@@ -143,7 +143,7 @@ def made(make: Callable[..., MadeT], *args: Any, value: Any, path: FieldPath) ->
         return make(*args)
     except JobCodeError:
         raise
-    except Exception as error:  # the border to the user's code: anything may be raised
+    except (Exception, SystemExit) as error:  # the user's code: anything may be raised
         words = f"{show(value)} cannot be made: {_raised_words(error)}"
         raise JobCodeError(Problem(path, words)) from error
 

@@ -14,6 +14,7 @@ from flexmarl.contracts.policy import PolicySpec
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import load_tokenizer
+from flexmarl.rollout.border import contained
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.external import ExternalPolicy
 from flexmarl.rollout.filters import filter_seconds, make_filter
@@ -72,6 +73,7 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
     chosen = spec.pipeline.filter
     keep = make_filter(chosen, filter_seconds(spec.reward)) if chosen else None
     async with AsyncExitStack() as stack:
+        stack.enter_context(contained())
         for part in (workflow, reward):
             if part is not None:
                 stack.push_async_callback(part.close)

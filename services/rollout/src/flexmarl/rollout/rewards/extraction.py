@@ -12,9 +12,10 @@ import regex
 
 from flexmarl.contracts.base import Model
 from flexmarl.contracts.problems import FieldPath, Problem, show
+from flexmarl.rollout.border import OverdueError
 from flexmarl.rollout.plugins import JobCodeError
 from flexmarl.rollout.rewards.errors import RewardTimeoutError
-from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
+from flexmarl.rollout.rewards.threads import DaemonThreads
 
 _AROUND_WORDS = ".,;:!?\"'`*()[]{}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,12 +11,14 @@ from typing import Any, Protocol
 from flexmarl.contracts.job import RewardSpec
 from flexmarl.contracts.problems import Problem, show
 from flexmarl.data.tasks import Task
+from flexmarl.rollout import border
+from flexmarl.rollout.border import OverdueError
 from flexmarl.rollout.episode import Episode
 from flexmarl.rollout.needs import Need
 from flexmarl.rollout.plugins import JobCodeError, cannot_be_called, find, is_async
 from flexmarl.rollout.rewards.builtin import REWARD, REWARDS, ScorerReward
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
-from flexmarl.rollout.rewards.threads import DaemonThreads, OverdueError
+from flexmarl.rollout.rewards.threads import DaemonThreads
 
 
 class Reward(Protocol):
@@ -75,23 +76,14 @@ class FunctionRunner:
     async def close(self) -> None: ...
 
     async def reward(self, task: Task, episode: Episode) -> Any:
-        if not self._is_async:
-            call = partial(self._function, task, episode)
-            try:
-                return await self._threads.run(call, self._timeout)
-            except OverdueError as error:
-                raise self._too_long() from error
-        limit = asyncio.timeout(self._timeout)
+        call = partial(self._function, task, episode)
+        run = border.call if self._is_async else self._threads.run
         try:
-            async with limit:
-                return await self._function(task, episode)
-        except TimeoutError as error:
-            if limit.expired():
-                raise self._too_long() from error
-            raise
-
-    def _too_long(self) -> RewardTimeoutError:
-        return RewardTimeoutError(f"the reward took more than {self._timeout} s")
+            return await run(call, self._timeout)
+        except OverdueError as error:
+            raise RewardTimeoutError(
+                f"the reward took more than {self._timeout} s; {error}".rstrip("; ")
+            ) from error
 
 
 def make_reward(spec: RewardSpec, agents: Sequence[str]) -> Reward:

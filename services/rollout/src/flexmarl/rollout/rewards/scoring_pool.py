@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from flexmarl.rollout.border import waiting
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
 
 START_SECONDS = 120.0
@@ -42,11 +43,13 @@ class ScoringPool:
             await self._end(process)
 
     async def score(self, request: Mapping[str, Any], seconds: float) -> float:
-        """The score; waiting for a free process is not part of the `seconds`.
+        """The score; waiting for a free process is not part of the `seconds`, nor of the time of
+        the code that asks.
 
         RewardTimeoutError, or RewardError with the scorer's own words.
         """
-        process = await self._slots.get()
+        with waiting():
+            process = await self._slots.get()
         answered = False
         try:
             process = process or await self._launch()

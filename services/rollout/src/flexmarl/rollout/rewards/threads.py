@@ -14,15 +14,13 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
+from flexmarl.rollout.border import ExitError, OverdueError, waiting
+
 ResultT = TypeVar("ResultT")
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 THREADS = 8
 SPARE_THREADS = 56
-
-
-class OverdueError(Exception):
-    """The function took longer than it may."""
 
 
 class DaemonThreads:
@@ -39,11 +37,15 @@ class DaemonThreads:
     async def run(self, function: Callable[[], ResultT], seconds: float) -> ResultT:
         """What `function` returns or raises; OverdueError after `seconds` of running.
 
-        Waiting for a thread is not part of them while threads are merely busy; once all
-        spare ones are overdue it is.
+        Waiting for a thread is not part of them, nor of the time of the code that asks, while
+        threads are merely busy; once all spare ones are overdue it is.
         """
-        async with _limited(None if self._spare else seconds):
-            await self._slots.acquire()
+        if self._spare:
+            with waiting():
+                await self._slots.acquire()
+        else:
+            async with _limited(seconds):
+                await self._slots.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[ResultT] = loop.create_future()
         self._submit((function, loop, future))
@@ -103,11 +105,11 @@ class DaemonThreads:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:  # a future cannot carry StopIteration, and SystemExit is not for this loop
-            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+            future.set_exception(ExitError(error))
 
 
 @contextlib.asynccontextmanager
-async def _limited(seconds: float | None) -> AsyncIterator[None]:
+async def _limited(seconds: float) -> AsyncIterator[None]:
     """OverdueError after `seconds`; a TimeoutError of the function's own passes as it is."""
     limit = asyncio.timeout(seconds)
     try:
