@@ -46,6 +46,14 @@ TOKEN = "job-token"
 _uids = itertools.count()
 
 
+def _any_of(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @dataclass
 class Server:
     """One embedded store that a test may kill and start again.
@@ -80,7 +88,11 @@ class Server:
         code = "from flexmarl.experience.embedded import main; main()"
         with (self.directory / "store.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*DIES_WITH_US, sys.executable, "-c", code], env=env, stdout=log, stderr=log
+                [*DIES_WITH_US, sys.executable, "-c", code],
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         with self.client() as client:
             for _ in range(1200):
@@ -92,9 +104,19 @@ class Server:
         raise AssertionError((self.directory / "store.log").read_text())
 
     def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Ends the server; killed, it takes along the child that rewrites its log."""
         assert self.process is not None
-        self.process.send_signal(sig)
-        return self.process.wait(timeout=60)
+        group = self.process.pid
+        if sig == signal.SIGKILL:
+            os.killpg(group, sig)
+        else:
+            self.process.send_signal(sig)
+        status = self.process.wait(timeout=60)
+        for _ in range(1000):
+            if not _any_of(group):
+                break
+            time.sleep(0.01)
+        return status
 
     def lose_memory(self) -> None:
         """Killed, and nothing of its log is left when it starts again."""

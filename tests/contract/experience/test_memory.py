@@ -132,7 +132,7 @@ async def test_while_the_store_is_full_one_group_asks_for_all_of_a_client(
         seen = asyncio.Event()
 
         async def watched(
-            offered: Sequence[Part], ages: Sequence[float] = ()
+            offered: Sequence[Part], played: Sequence[float] = ()
         ) -> list[bool | FlexMARLError]:
             nonlocal asking
             asking += len(offered)
@@ -140,7 +140,7 @@ async def test_while_the_store_is_full_one_group_asks_for_all_of_a_client(
                 meanwhile.append(asking)
                 if len(meanwhile) == 3:
                     seen.set()
-            outcomes = await whole(offered, ages)
+            outcomes = await whole(offered, played)
             asking -= len(offered)
             refused.update(read_group(each).id.index for each in offered)
             return outcomes

@@ -191,11 +191,11 @@ def losing(store: Store, *, times: int, asked: list[int]) -> Append:
     append = store.append
 
     async def loses(
-        groups: Sequence[Part], ages: Sequence[float] = ()
+        groups: Sequence[Part], played: Sequence[float] = ()
     ) -> list[bool | FlexMARLError]:
         asked.append(len(groups))
         lost = len(asked) <= times
-        return [UnavailableError("lost") for _ in groups] if lost else await append(groups, ages)
+        return [UnavailableError("lost") for _ in groups] if lost else await append(groups, played)
 
     return loses
 

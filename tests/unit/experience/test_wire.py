@@ -77,25 +77,29 @@ def test_a_group_is_read_as_the_library_reads_it(message: pb.OfferedGroup) -> No
 def test_a_lease_is_what_the_library_would_write(count: int, cursor: str, waited: float) -> None:
     group = pb.LeasedGroup(task_id="t", samples=pb.PolicySamples(policy="p", token_ids=b"1234"))
     stored = group.SerializeToString()
-    ages = [0.5 * number for number in range(count)]
-    wanted = pb.LeaseResponse(groups=[group] * count, cursor=cursor, waited=waited, ages=ages)
-    message = lease_message([stored] * count, cursor, waited, ages)
+    played, clock = [0.5 * number for number in range(count)], pb.Clock(id=7, received=1.5)
+    beside = pb.LeaseResponse(cursor=cursor, waited=waited, played=played, clock=clock)
+    message = lease_message([stored] * count, beside)
+    wanted = pb.LeaseResponse(groups=[group] * count)
+    wanted.MergeFrom(beside)
     assert message == wanted.SerializeToString()
     found, rest = read_lease(message)
-    assert (rest.cursor, rest.waited, list(rest.ages)) == (cursor, waited, ages)
+    assert rest == beside
     assert [bytes(each.raw) for each in found] == [stored] * count
 
 
 @given(st.lists(st.binary(max_size=300), max_size=3), st.sampled_from([(), (0.5, 0.25)]))
 def test_a_request_to_append_is_what_the_library_would_write(
-    tasks: list[bytes], ages: tuple[float, ...]
+    tasks: list[bytes], played: tuple[float, ...]
 ) -> None:
     offered = [pb.OfferedGroup(note=task).SerializeToString() for task in tasks]
-    message = append_message([[raw] for raw in offered], ages)
-    wanted = pb.AppendGroupsRequest(groups=map(pb.OfferedGroup.FromString, offered), ages=ages)
+    message = append_message([[raw] for raw in offered], played, 7)
+    beside = pb.AppendGroupsRequest(played=played, clock=7)
+    wanted = pb.AppendGroupsRequest(groups=map(pb.OfferedGroup.FromString, offered))
+    wanted.MergeFrom(beside)
     assert message == wanted.SerializeToString()
-    groups, told = read_append(message)
-    assert ([bytes(each) for each in groups], tuple(told)) == (offered, ages)
+    groups, rest = read_append(message)
+    assert ([bytes(each) for each in groups], rest) == (offered, beside)
 
 
 @given(st.data())

@@ -285,13 +285,23 @@ def test_every_group_is_folded_once_whatever_the_order_of_arrival(
 
 
 def test_small_folds_wait_for_more() -> None:
-    fold = FoldOrder(3, 1, deterministic=False, overlap=True, tokens=10)
+    fold = FoldOrder(4, 1, deterministic=False, overlap=True, tokens=10)
     fold.add(2, GROUP)  # 8 tokens
     assert fold.take() == []
     fold.add(0, GROUP)
     assert len(fold.take()) == 2
     fold.add(1, GROUP)
-    assert len(fold.take()) == 1
+    assert fold.take() == []
+    fold.add(3, GROUP)
+    assert len(fold.take()) == 2
+    assert fold.done
+
+
+def test_the_last_groups_are_folded_with_others_when_they_are_no_fold_of_their_own() -> None:
+    fold = FoldOrder(3, 1, deterministic=False, overlap=True, tokens=10)
+    for index in range(3):
+        fold.add(index, GROUP)
+    assert len(fold.take()) == 3
     assert fold.done
 
 

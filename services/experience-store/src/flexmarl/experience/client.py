@@ -23,6 +23,7 @@ import structlog
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.clocks import Exchange, OtherClock
 from flexmarl.experience.offers import Offers
 from flexmarl.experience.samples import (
     GroupId,
@@ -81,8 +82,8 @@ class Lease:
     seconds: float
     """The others: what the store took."""
     played: tuple[float, ...]
-    """When each group was, by `time.perf_counter`, or a little before; where the service does not
-    know, when it found it."""
+    """When each group was, by `time.perf_counter`; where the service does not know, when it found
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class ExperienceClient:
         append: Callable[..., Awaitable[pb.AppendGroupsResponse]] = self._channel.unary_unary(
             f"/{SERVICE}/AppendGroups", response_deserializer=pb.AppendGroupsResponse.FromString
         )
-        self._offers = Offers(partial(self._call, append))
+        self._clock = OtherClock()
+        self._offers = Offers(partial(self._call, append), self._clock)
         self._turns = Turns()
         self._lease: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(
             f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
@@ -226,12 +228,21 @@ class ExperienceClient:
             indexes=indexes,
             lacking=lacking,
         )
-        started = time.perf_counter()
-        groups, rest = read_lease(await self._call(self._lease, request, extra=wait))
+        sent = started = time.perf_counter()
+
+        def at_each_attempt() -> pb.LeaseRequest:
+            nonlocal sent
+            sent = time.perf_counter()
+            return request
+
+        raw = await self._call(self._lease, at_each_attempt, extra=wait)
+        got = time.perf_counter()
+        groups, rest = read_lease(raw)
+        says = rest.clock
+        self._clock.met(says.id, Exchange(sent, says.received, says.answered, got))
         leased = tuple(map(leased_from_wire, groups))
         seconds = time.perf_counter() - started - rest.waited
-        ready = started + rest.waited
-        played = tuple(ready - max(0.0, age) for age in rest.ages)
+        played = tuple(map(self._clock.ours, rest.played))
         return Lease(leased, rest.cursor, rest.waited, seconds, played)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:

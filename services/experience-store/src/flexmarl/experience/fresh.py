@@ -23,7 +23,7 @@ keep all of that."""
 class Kept:
     data: Part
     played: float | None = None
-    """When, by the event loop's clock; none: not known."""
+    """When, by the clock of this process; none: not known."""
 
 
 class Fresh:

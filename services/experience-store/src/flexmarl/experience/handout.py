@@ -7,12 +7,12 @@ not asked.
 
 from __future__ import annotations
 
-import asyncio
-
+from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.connection import translated
 from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.leases import Leased, Leases
+from flexmarl.experience.moments import now, stamp
 from flexmarl.experience.wire import lease_message
 
 GATHER_SECONDS = 0.02
@@ -39,31 +39,31 @@ class Handout:
         lacking: int,
     ) -> bytes:
         """A LeaseResponse, see `Store.lease`."""
-        arrivals, loop = self._arrivals, asyncio.get_running_loop()
-        started = ready = loop.time()
+        arrivals = self._arrivals
+        started = ready = now()
         known = epoch, step, cursor, arrivals.count
         look = bool(wanted) or self._exhausted.get(policy) != known
         while True:
             arrival, count = arrivals.next(), arrivals.count
-            left = started + wait - loop.time()
+            left = started + wait - now()
             if look or left <= 0 or arrivals.released:
                 async with translated():
                     lease = await self._leases.read(
                         policy, epoch, step, cursor, limit=limit, wanted=wanted
                     )
-                cursor, left = lease.cursor, started + wait - loop.time()
+                cursor, left = lease.cursor, started + wait - now()
                 if not (lease.more or wanted):
                     self._exhausted[policy] = epoch, step, cursor, count
                 if lease.groups or left <= 0 or arrivals.released:
                     return _message(lease, started, ready)
             await arrivals.wait(arrival, left)
             await self._gather(policy, step, lacking, started + min(wait, GATHER_SECONDS))
-            ready, look = loop.time(), True
+            ready, look = now(), True
 
     async def _gather(self, policy: str, step: int, lacking: int, until: float) -> None:
         """Return then, or once all are here that the reader is `lacking`."""
-        arrivals, loop = self._arrivals, asyncio.get_running_loop()
-        while (left := until - loop.time()) > 0 and not arrivals.released:
+        arrivals = self._arrivals
+        while (left := until - now()) > 0 and not arrivals.released:
             arrival = arrivals.next()
             if lacking and self._fresh.count(policy, step) >= lacking:
                 return
@@ -72,7 +72,10 @@ class Handout:
 
 def _message(lease: Leased, started: float, ready: float) -> bytes:
     """`ready`: when it was known that there might be something."""
-    groups, ages = [kept.data for kept in lease.groups], list[float]()
-    for kept in lease.groups:
-        ages.append(-1.0 if kept.played is None else max(0.0, ready - kept.played))
-    return lease_message(groups, lease.cursor, ready - started, ages)
+    rest = pb.LeaseResponse(
+        cursor=lease.cursor,
+        waited=ready - started,
+        played=(ready if kept.played is None else kept.played for kept in lease.groups),
+        clock=stamp(started),
+    )
+    return lease_message((kept.data for kept in lease.groups), rest)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
+from flexmarl.experience.clocks import Exchange, OtherClock
 from flexmarl.experience.wire import Part, append_message, size_of
 from flexmarl.runtime.errors import UnavailableError
 
@@ -22,6 +23,8 @@ Send = Callable[[Callable[[], bytes]], Awaitable[pb.AppendGroupsResponse]]
 
 REQUESTS = 2
 """Under way: the next is made while one is answered."""
+LARGE_REQUESTS = 16
+"""Of one group that is larger than this, besides:"""
 REQUEST_BYTES = 1 << 20
 """Of one, unless its first group alone is larger."""
 REQUEST_GROUPS = 64
@@ -40,31 +43,39 @@ class _Offer:
 class Offers:
     """Sends groups by `send`, whose errors, bugs too, are those of every group that it carried."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, clock: OtherClock) -> None:
+        self._send, self._clock = send, clock
         self._waiting: deque[_Offer] = deque()
         self._shared = 0
         """Requests under way that carry several, or might have."""
+        self._large = asyncio.Semaphore(LARGE_REQUESTS)
+        self._coming = False
+        """The last of them has yet to take what it carries."""
+        self._open: dict[int, _Offer] = {}
+        """All that are not answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._transit = 0.0
-        """Seconds that the last request was on its way, there and back."""
 
     async def make(self, parts: Sequence[Part], played: float) -> pb.AppendOutcome:
         """What became of the group that `parts` are a message of, played at that moment."""
         offer = _Offer(parts, size_of(parts), played)
+        self._open[id(offer)] = offer
         if offer.size > REQUEST_BYTES:
-            self._start(self._carry([offer]))
+            self._start(self._alone(offer))
         else:
             self._waiting.append(offer)
             self._go_on()
-        return await offer.answer
+        try:
+            return await offer.answer
+        finally:
+            del self._open[id(offer)]
 
     async def close(self) -> None:
         """UnavailableError for what is under way."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        _fail(self._waiting, UnavailableError("the client of the experience service was closed"))
+        # Of tasks that had yet to begin nothing else is heard.
+        _fail(self._open.values(), UnavailableError("the client of the experience service closed"))
 
     def _start(self, request: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(request)
@@ -72,10 +83,10 @@ class Offers:
         task.add_done_callback(self._tasks.discard)
 
     def _go_on(self) -> None:
-        while self._waiting and self._shared < REQUESTS:
-            if batch := self._next():
-                self._shared += 1
-                self._start(self._share(batch))
+        if self._waiting and not self._coming and self._shared < REQUESTS:
+            self._coming = True
+            self._shared += 1
+            self._start(self._share())
 
     def _next(self) -> list[_Offer]:
         """Those that go together; nobody waits any more for those that were given up."""
@@ -89,9 +100,18 @@ class Offers:
                 size += offer.size
         return batch
 
-    async def _share(self, batch: list[_Offer]) -> None:
+    async def _alone(self, offer: _Offer) -> None:
+        async with self._large:
+            await self._carry([offer])
+
+    async def _share(self) -> None:
+        """Carries what was offered until the event loop's next turn, which is when it begins."""
+        self._coming = False
+        batch = self._next()
+        self._go_on()
         try:
-            await self._carry(batch)
+            if batch:
+                await self._carry(batch)
         finally:
             self._shared -= 1
         self._go_on()
@@ -101,22 +121,18 @@ class Offers:
 
         def request() -> bytes:
             nonlocal sent
+            played = [self._clock.theirs(each.played) for each in batch]
+            message = append_message((each.parts for each in batch), played, self._clock.id)
             sent = time.perf_counter()
-            # How long this one will be on its way nobody can tell: as long as the one before.
-            arrives = sent + self._transit
-            return append_message(
-                (each.parts for each in batch), (arrives - each.played for each in batch)
-            )
+            return message
 
         try:
             answer = await self._send(request)
-            self._transit = max(0.0, time.perf_counter() - sent - answer.seconds)
+            says, got = answer.clock, time.perf_counter()
+            self._clock.met(says.id, Exchange(sent, says.received, says.answered, got))
             for offer, outcome in zip(batch, answer.groups, strict=True):
                 if not offer.answer.done():
                     offer.answer.set_result(outcome)
-        except asyncio.CancelledError:
-            _fail(batch, UnavailableError("the client of the experience service was closed"))
-            raise
         except Exception as error:  # nobody awaits this task: those who wait must learn of it
             _fail(batch, error)
 

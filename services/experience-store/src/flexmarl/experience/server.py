@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.moments import CLOCK_ID, now, stamp
 from flexmarl.experience.store import StoredStep
 from flexmarl.experience.wire import Part, read_append
 from flexmarl.runtime.errors import FlexMARLError, InvalidRequestError
@@ -26,7 +26,7 @@ class Groups(Protocol):
     async def take_epoch(self, policy: str, incarnation: int) -> int: ...
     async def check_epoch(self, policy: str, epoch: int) -> None: ...
     async def append(
-        self, groups: Sequence[Part], ages: Sequence[float] = ()
+        self, groups: Sequence[Part], played: Sequence[float] = ()
     ) -> list[bool | FlexMARLError]: ...
     async def lease(
         self,
@@ -73,15 +73,14 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         return pb.CheckEpochResponse()
 
     async def AppendGroups(self, request: Any, context: Any) -> pb.AppendGroupsResponse:
-        began = time.perf_counter()
+        received = now()
         try:
-            groups, ages = read_append(request)
+            groups, rest = read_append(request)
         except DecodeError as error:
             raise InvalidRequestError(f"these are no groups: {error}") from error
-        outcomes = await self._store.append(groups, ages)
-        return pb.AppendGroupsResponse(
-            groups=map(_outcome, outcomes), seconds=time.perf_counter() - began
-        )
+        played = rest.played if rest.clock == CLOCK_ID else ()
+        outcomes = await self._store.append(groups, played)
+        return pb.AppendGroupsResponse(groups=map(_outcome, outcomes), clock=stamp(received))
 
     async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:
         return await self._store.lease(

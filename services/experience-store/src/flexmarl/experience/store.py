@@ -39,6 +39,7 @@ from flexmarl.experience.fullness import Fullness
 from flexmarl.experience.handout import Handout
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
+from flexmarl.experience.moments import now
 from flexmarl.experience.scripts import refuse_fenced
 from flexmarl.experience.wire import Part, WireGroup, read_group
 from flexmarl.runtime.errors import (
@@ -182,14 +183,14 @@ class Store:
         refuse_fenced("epoch", epoch, outcome, rest)
 
     async def append(
-        self, groups: Sequence[Part], ages: Sequence[float] = ()
+        self, groups: Sequence[Part], played: Sequence[float] = ()
     ) -> list[bool | FlexMARLError]:
         """Store each group (an OfferedGroup), all its policies at once; what became of each.
 
-        False: it was stored or trained before. An error of one is none of the others'. `ages`: how
-        many seconds ago each was played, where that is known.
+        False: it was stored or trained before. An error of one is none of the others'. `played`:
+        when each was, by the clock of this process, where that is known.
         """
-        played = _moments(ages, len(groups))
+        moments = _moments(played, len(groups))
         found: dict[int, bool | FlexMARLError] = {}
         checked: dict[int, WireGroup] = {}
         for number, raw in enumerate(groups):
@@ -206,7 +207,7 @@ class Store:
                     del checked[number]
         async with translated():
             written = await self._appends.write(
-                list(checked.values()), [played[number] for number in checked]
+                list(checked.values()), [moments[number] for number in checked]
             )
         for (number, group), said in zip(checked.items(), written, strict=True):
             try:
@@ -368,11 +369,11 @@ def _told(group: str, refusal: FlexMARLError) -> None:
     log.warning("group refused", group=group, reason=str(refusal))
 
 
-def _moments(ages: Sequence[float], groups: int) -> list[float | None]:
-    """When groups of these ages were played, by the event loop's clock."""
-    now = asyncio.get_running_loop().time()
-    known = ages if len(ages) == groups else [math.nan] * groups
-    return [now - age if 0 <= age < math.inf else None for age in known]
+def _moments(played: Sequence[float], groups: int) -> list[float | None]:
+    """Those that may be: none is known of a group that is yet to be played."""
+    latest = now()
+    known = played if len(played) == groups else [math.nan] * groups
+    return [min(moment, latest) if math.isfinite(moment) else None for moment in known]
 
 
 def _text(value: bytes | str) -> str:

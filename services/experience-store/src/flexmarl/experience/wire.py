@@ -105,29 +105,30 @@ def group_message(
     return parts
 
 
-def append_message(groups: Iterable[Sequence[Part]], ages: Iterable[float] = ()) -> bytes:
+def append_message(
+    groups: Iterable[Sequence[Part]], played: Iterable[float] = (), clock: int = 0
+) -> bytes:
     """A request to append, of groups in parts."""
     parts: list[Part] = []
     for group in groups:
         parts += (_start(_OFFERED, size_of(group)), *group)
-    parts.append(pb.AppendGroupsRequest(ages=ages).SerializeToString())
+    parts.append(pb.AppendGroupsRequest(played=played, clock=clock).SerializeToString())
     return b"".join(parts)
 
 
-def lease_message(
-    groups: Iterable[Part], cursor: str, waited: float = 0.0, ages: Iterable[float] = ()
-) -> bytes:
+def lease_message(groups: Iterable[Part], rest: pb.LeaseResponse) -> bytes:
+    """The answer to a lease: groups as they are, and what comes beside them."""
     parts: list[Part] = []
     for group in groups:
         parts += (_start(_GROUPS, len(group)), group)
-    parts.append(pb.LeaseResponse(cursor=cursor, waited=waited, ages=ages).SerializeToString())
+    parts.append(rest.SerializeToString())
     return b"".join(parts)
 
 
-def read_append(raw: Part) -> tuple[list[memoryview], Sequence[float]]:
-    """The groups of a request to append, and their ages; DecodeError when it is none."""
+def read_append(raw: Part) -> tuple[list[memoryview], pb.AppendGroupsRequest]:
+    """The groups of a request to append, and the rest of it; DecodeError when it is none."""
     rest, found = _without(raw, [_OFFERED])
-    return found[_OFFERED], pb.AppendGroupsRequest.FromString(rest).ages
+    return found[_OFFERED], pb.AppendGroupsRequest.FromString(rest)
 
 
 def read_samples(raw: Part) -> WireSamples:

@@ -70,16 +70,18 @@ class FoldOrder:
         return [self._waiting.pop(index) for index in wanted]
 
     def _take_any(self) -> list[Prepared]:
-        chosen, tokens = [], 0
-        for index, group in self._waiting.items():
-            chosen.append(index)
-            tokens += group.input_tokens
-            if len(chosen) >= self._micro_batch and tokens >= self._tokens:
+        sizes = [group.input_tokens for group in self._waiting.values()]
+        number = tokens = 0
+        while number < self._micro_batch or tokens < self._tokens:
+            if number == len(sizes):
+                if self.missing:
+                    return []
                 break
-        else:
-            if self.missing:
-                return []
-        return [self._waiting.pop(index) for index in chosen]
+            tokens += sizes[number]
+            number += 1
+        if not self.missing and sum(sizes[number:]) < self._tokens:
+            number = len(sizes)  # the last ones alone would not be worth it
+        return [self._waiting.pop(index) for index in list(self._waiting)[:number]]
 
 
 class StepOrder:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -13,6 +14,8 @@ T = TypeVar("T")
 
 SMALL_PARAMETERS = 20_000_000
 """Below this more threads cost more than they give, and spin against the engines."""
+SWITCH_SECONDS = 5e-4
+"""For which Python code of the thread keeps the event loop waiting; by default 5 ms."""
 
 
 def threads_for(parameters: int, cpus: int, slots: int) -> int:
@@ -43,6 +46,7 @@ class Compute:
         torch.set_num_threads(threads_for(parameters, len(os.sched_getaffinity(0)), self._slots))
 
     async def __aenter__(self) -> Self:
+        sys.setswitchinterval(SWITCH_SECONDS)
         return self
 
     async def __aexit__(

@@ -340,24 +340,26 @@ class AppendGroupsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
-    AGES_FIELD_NUMBER: _builtins.int
+    PLAYED_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
+    clock: _builtins.int
+    """which clock that is"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfferedGroup]: ...
     @_builtins.property
-    def ages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Of each group: how long ago it was played, in seconds. Moments are never sent: clocks of
-        different machines have nothing in common.
-        """
+    def played(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """when each was, by the service's clock; NaN: not known"""
 
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___OfferedGroup] | None = ...,
-        ages: _abc.Iterable[_builtins.float] | None = ...,
+        played: _abc.Iterable[_builtins.float] | None = ...,
+        clock: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "groups", b"groups", "played", b"played"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -395,26 +397,55 @@ class AppendGroupsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
-    SECONDS_FIELD_NUMBER: _builtins.int
-    seconds: _builtins.float
-    """that the service took"""
+    CLOCK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___AppendOutcome]:
         """in the order of the request"""
 
+    @_builtins.property
+    def clock(self) -> Global___Clock: ...
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___AppendOutcome] | None = ...,
-        seconds: _builtins.float = ...,
+        clock: Global___Clock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "groups", b"groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendGroupsResponse: _TypeAlias = AppendGroupsResponse  # noqa: Y015
+
+@_typing.final
+class Clock(_message.Message):
+    """When the service had a call, in seconds by a clock that only its own process has: what others know
+    of it they learn from these moments and from when they sent and got the call.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    received: _builtins.float
+    answered: _builtins.float
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        received: _builtins.float = ...,
+        answered: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "id", b"id", "received", b"received"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Clock: _TypeAlias = Clock  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):
@@ -495,7 +526,8 @@ class LeaseResponse(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     WAITED_FIELD_NUMBER: _builtins.int
-    AGES_FIELD_NUMBER: _builtins.int
+    PLAYED_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     waited: _builtins.float
     """seconds of the call until there was something to hand out"""
@@ -504,22 +536,25 @@ class LeaseResponse(_message.Message):
         """in the order of arrival"""
 
     @_builtins.property
-    def ages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Of each group: how long before then it was played, in seconds; negative: that is not known, as
-        after a restart of the service.
+    def played(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """When each group was played, by the service's clock; where it does not know, as after a restart of
+        its own, when it found the group.
         """
 
+    @_builtins.property
+    def clock(self) -> Global___Clock: ...
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___LeasedGroup] | None = ...,
         cursor: _builtins.str = ...,
         waited: _builtins.float = ...,
-        ages: _abc.Iterable[_builtins.float] | None = ...,
+        played: _abc.Iterable[_builtins.float] | None = ...,
+        clock: Global___Clock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "cursor", b"cursor", "groups", b"groups", "waited", b"waited"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cursor", b"cursor", "groups", b"groups", "played", b"played", "waited", b"waited"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
