@@ -143,6 +143,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
             raise NotFoundError(f"version {request.version} of {request.policy} is gone")
         if state is None and request.checkpoint:
             state = State(**json.loads((Path(request.checkpoint) / "state.json").read_text()))
+            assert request.checksum == f"{request.policy}/{state.history}"  # as it was published
         if state is None and request.version:
             raise NotFoundError(f"version {request.version} of {request.policy}")
         self.memory.states[request.policy] = state or State(0, START)

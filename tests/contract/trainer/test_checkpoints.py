@@ -72,6 +72,28 @@ async def test_a_roll_back_forgets_what_shared_memory_has(rigs: Rigs, tmp_path: 
         assert error.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_checkpoint_of_other_weights_than_its_manifest_names_is_refused(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    rig, other = await rigs(), await rigs()
+    directory = str(tmp_path / "solver")
+    async with rig.serving() as trainer:
+        bound = await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
+        await trainer.SaveCheckpoint(
+            pb.SaveCheckpointRequest(policy="solver", epoch=1, directory=directory), timeout=WAIT
+        )
+    async with other.serving() as trainer:
+        saved = {"checkpoint": directory, "checksum": "other"}
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await trainer.Bind(bind(epoch=await other.epoch(), **saved), timeout=WAIT)
+        code, text = refused(error)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "manifest names other" in text
+        saved["checksum"] = bound.weights.checksum
+        again = await trainer.Bind(bind(epoch=await other.epoch(), **saved), timeout=WAIT)
+        assert again.weights.checksum == bound.weights.checksum
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

@@ -1,5 +1,7 @@
 """A slot that was replaced and does not know it: nothing that it does counts."""
 
+import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -18,6 +20,7 @@ from tests.contract.trainer.conftest import (
     version_of,
 )
 
+from flexmarl.contracts.v1 import trainer_pb2 as pb
 from flexmarl.experience.client import ExperienceClient
 
 GROUPS = 2
@@ -149,3 +152,51 @@ async def test_a_bind_of_an_orchestrator_that_was_replaced_undoes_nothing(rigs: 
         anew = trainer.Bind(bind(epoch=zombie, version=0, discard=True), timeout=WAIT)
         assert await refused(anew) is grpc.StatusCode.ABORTED
     assert state_of(rig) == trained == await undisturbed(rigs)
+
+
+class Standing(ExperienceClient):
+    """Whose policy gets a new epoch while it saves: its machine stands still meanwhile."""
+
+    async def check_epoch(self, policy: str, epoch: int) -> None:
+        if self.overtake is not None and self.looks:
+            await self.overtake()
+        self.looks += 1
+        await super().check_epoch(policy, epoch)
+
+    looks = -1  # the first is to bind
+    overtake: Callable[[], Awaitable[object]] | None = None
+
+
+async def test_a_zombie_that_saves_leaves_the_checkpoint_of_its_successor_alone(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    rig = await rigs(LOOSE)
+    there, directory = rig.elsewhere(tmp_path / "elsewhere"), tmp_path / "step" / "solver"
+
+    def save(epoch: int) -> pb.SaveCheckpointRequest:
+        return pb.SaveCheckpointRequest(policy="solver", epoch=epoch, directory=str(directory))
+
+    async with (
+        Standing(rig.address, TOKEN) as standing,
+        there.serving(standing) as zombie,
+        rig.serving() as trainer,
+    ):
+        old = await rig.epoch()
+        await zombie.Bind(bind(epoch=old), timeout=WAIT)
+
+        async def overtake() -> None:
+            assert [entry.name for entry in directory.parent.iterdir()] == [
+                f".solver.{old}.partial"
+            ]
+            standing.overtake = None
+            new = await rig.epoch()
+            await trainer.Bind(bind(epoch=new), timeout=WAIT)
+            await fill(rig, 0, GROUPS)
+            await trainer.TrainStep(train(0, GROUPS, epoch=new), timeout=WAIT)
+            await trainer.SaveCheckpoint(save(new), timeout=WAIT)
+
+        standing.overtake = overtake
+        saving = zombie.SaveCheckpoint(save(old), timeout=WAIT)
+        assert await refused(saving) is grpc.StatusCode.ABORTED
+    assert json.loads((directory / "state.json").read_text())["version"] == 1
+    assert [entry.name for entry in directory.parent.iterdir()] == ["solver"]

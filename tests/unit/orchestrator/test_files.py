@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_made_again_stays_complete_until_the_new_one_is(
 def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
     directory = save(tmp_path, 5, ("first", "second"))
     found = checkpoints.read(directory, ["p0"], cursor)
-    assert found == Checkpoint(directory, 5, ("first", "second"))
+    assert found == Checkpoint(directory, 5, ("first", "second"), checksums={"p0": "sum"})
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["incarnation"] == 3
     assert manifest["policies"] == {

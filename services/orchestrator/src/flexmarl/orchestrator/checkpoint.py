@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Checkpoint:
     """Uids of the submissions that led to it, the writer's last."""
     draws: str = ""
     """Of partial rollouts: what had been drawn and not trained (`draws.Draws.dump`)."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """Of each policy's weights."""
 
     @property
     def staging(self) -> Path:
@@ -50,6 +52,10 @@ class Checkpoint:
 
     def policy(self, name: str) -> str:
         return str(self.directory / name)
+
+
+def checksums(saved: Mapping[str, Saved]) -> dict[str, str]:
+    return {name: each.checksum for name, each in saved.items()}
 
 
 def directory_of(root: Path, step: int) -> Path:
@@ -115,6 +121,7 @@ def read(
         manifest = json.loads(path.read_text())
         step, saved, found = manifest["step"], manifest["policies"], manifest["cursor"]
         lineage, draws = tuple(manifest["lineage"]), manifest.get("draws", "")
+        checksums = {name: each["checksum"] for name, each in saved.items()}
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidJobError(f"{path} is damaged: {error}") from None
     for name in policies:
@@ -131,7 +138,7 @@ def read(
     ]
     if changed:
         raise InvalidJobError(f"{path} belongs to another sequence of tasks: {'; '.join(changed)}")
-    return Checkpoint(directory.absolute(), step, lineage, draws)
+    return Checkpoint(directory.absolute(), step, lineage, draws, checksums)
 
 
 def complete_ones(root: Path, lineage: Sequence[str]) -> list[Path]:

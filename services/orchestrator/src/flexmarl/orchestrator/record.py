@@ -51,10 +51,7 @@ class Record:
             self._last = finished.line
             await asyncio.to_thread(self._append, finished)
         if saving is not None:
-            trained = finished.trained.items()
-            await self.checkpoint(
-                saving, {name: each.saved for name, each in trained if each.saved}
-            )
+            await self.checkpoint(saving, finished.saved)
         return finished
 
     async def checkpoint(self, saving: Checkpoint, saved: Mapping[str, Saved]) -> None:

@@ -21,6 +21,7 @@ from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.difficulty import Tried, from_note
 from flexmarl.data.tasks import Task
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.orchestrator.checkpoint import Saved
 from flexmarl.orchestrator.engines import Engines
 from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.limits import Limits
@@ -53,6 +54,11 @@ class Finished:
     episodes: list[dict[str, Any]]
     """For `episodes.jsonl`."""
     trained: dict[str, Trained]
+
+    @property
+    def saved(self) -> dict[str, Saved]:
+        """Of the policies that wrote their state."""
+        return {name: each.saved for name, each in self.trained.items() if each.saved}
 
     @property
     def updated(self) -> bool:

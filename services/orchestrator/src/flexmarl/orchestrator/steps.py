@@ -21,7 +21,7 @@ from prometheus_client import Histogram
 
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
 from flexmarl.orchestrator import checkpoint as checkpoints
-from flexmarl.orchestrator.checkpoint import Checkpoint
+from flexmarl.orchestrator.checkpoint import Checkpoint, checksums
 from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.evaluation import Evaluation
 from flexmarl.orchestrator.inputs import Inputs
@@ -125,6 +125,7 @@ class Steps:
             await self._record.checkpoint(saving, saved)
             await self._move(rollouts, lambda same: replace(same, checkpoint=saving))
         self._desk.saved = position.step
+            saving = replace(saving, checksums=checksums(saved))
         self._report.now(Phase.RUNNING, position.step, "saved; waiting for the end")
         log.info("saved, resting", step=position.step)
         await asyncio.Event().wait()
@@ -153,7 +154,8 @@ class Steps:
         standing = Standing(number, position.checkpoint, position.discard)
         finished = await self._train(step, standing, saving, rollouts)
         if saving is not None:
-            saving = replace(saving, draws=rollouts.draws())
+            known = checksums(finished.saved)
+            saving = replace(saving, draws=rollouts.draws(), checksums=known)
         self._plays_on = not self._spec.pipeline.difficulty and not eval_due(
             self._spec, number + 1, self._record.evaluated
         )

@@ -199,11 +199,14 @@ class Training:
             )
         discard = standing.discard and policy not in self._followed
         saved = standing.checkpoint
+        if saved is not None and saved.step != standing.version:
+            saved = None
         request = trainer_pb2.BindRequest(
             policy=policy,
             epoch=await self._epoch(policy),
             version=standing.version,
-            checkpoint=saved.policy(policy) if saved and saved.step == standing.version else "",
+            checkpoint=saved.policy(policy) if saved else "",
+            checksum=saved.checksums[policy] if saved else "",
             discard=discard,
             # Lost memory is a reason to fall back even if a checkpoint has the very same version:
             # other policies' weights may be gone with it, and groups be acknowledged already.

@@ -6,6 +6,8 @@ checks every size and the weights' checksum before anything is believed. safeten
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +26,49 @@ from flexmarl.trainer.policy import TrainedPolicy
 FORMAT = 1
 
 
-def save(policy: TrainedPolicy, directory: Path, metadata: dict[str, Any]) -> list[str]:
-    """Write `policy` as the directory itself; returns the names of its files.
+class Made:
+    """The checkpoint of one policy as it is made: `write` it, then `put_in_place` or `forget` it.
 
-    `metadata` comes back from `load`. An older directory of the same name is replaced.
     JobFailedError: no room, or no right, to write.
     """
-    partial = directory.with_name(f".{directory.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        names = _write(policy, partial, metadata)
-        put_in_place(partial, directory)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise JobFailedError(
-            f"{directory}: the checkpoint of policy {policy.spec.name} cannot be written: {error}; "
-            f"{_free(directory)}. The last complete checkpoint is untouched: make room, then resume"
-        ) from error
-    return names
+
+    def __init__(self, policy: TrainedPolicy, directory: Path, epoch: int) -> None:
+        """An older `directory` is replaced. Each epoch writes beside it under a name of its own."""
+        self._policy, self._directory = policy, directory
+        self._partial = directory.with_name(f".{directory.name}.{epoch}.partial")
+
+    def write(self, metadata: dict[str, Any]) -> list[str]:
+        """The names of the files. `metadata` comes back from `load`."""
+        with self._writing():
+            self.forget()
+            self._partial.mkdir(parents=True)
+            return _write(self._policy, self._partial, metadata)
+
+    def put_in_place(self) -> None:
+        with self._writing():
+            put_in_place(self._partial, self._directory)
+
+    def forget(self) -> None:
+        """What was written, and what earlier epochs left."""
+        for partial in self._directory.parent.glob(f".{self._directory.name}.*.partial"):
+            if _epoch(partial) <= _epoch(self._partial):
+                shutil.rmtree(partial, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            self.forget()
+            raise JobFailedError(
+                f"{self._directory}: the checkpoint of policy {self._policy.spec.name} cannot be "
+                f"written: {error}; {_free(self._directory)}. The last complete checkpoint is "
+                "untouched: make room, then resume"
+            ) from error
+
+
+def _epoch(partial: Path) -> int:
+    return int(partial.name.removesuffix(".partial").rpartition(".")[2])
 
 
 def _write(policy: TrainedPolicy, folder: Path, metadata: dict[str, Any]) -> list[str]:
@@ -77,11 +103,11 @@ def _free(directory: Path) -> str:
     return f"{shutil.disk_usage(there).free / 2**20:.1f} MiB are free in {there}"
 
 
-def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
+def load(policy: TrainedPolicy, directory: Path, expected: str = "") -> dict[str, Any]:
     """Put the saved state into `policy`; returns the metadata.
 
-    InvalidRequestError: a file is missing, cut short, of another model, or its
-    weights are not those that were saved; the text names it.
+    InvalidRequestError: a file is missing, cut short, of another model, or its weights are not
+    those that were saved, or not the `expected` ones, by their checksum; the text names it.
     """
     mend(directory)
     saved = verified_state(directory)
@@ -90,6 +116,11 @@ def load(policy: TrainedPolicy, directory: Path) -> dict[str, Any]:
     if saved["policy"] != policy.spec.name:
         raise InvalidRequestError(
             f"{directory}: a checkpoint of policy {saved['policy']!r}, not {policy.spec.name!r}"
+        )
+    if expected and saved.get("checksum") != expected:
+        raise InvalidRequestError(
+            f"{directory}: holds weights with checksum {saved.get('checksum')}, the checkpoint's "
+            f"manifest names {expected}: they were written by another process since"
         )
     weights = _read(directory / MODEL)
     wanted = weights_of(policy.state())

@@ -82,7 +82,14 @@ class Home:
         self._parked: dict[str, _Parked] = {}
 
     def take(
-        self, name: str, version: int, directory: str, *, discard: bool, kept: bool = False
+        self,
+        name: str,
+        version: int,
+        directory: str,
+        *,
+        discard: bool,
+        kept: bool = False,
+        checksum: str = "",
     ) -> Resident:
         """The policy's state at `version` or, unless `discard`, later: what Bind promises.
 
@@ -111,7 +118,7 @@ class Home:
                 )
             unsaved = Commit(version, "", {})
             if directory:
-                metadata = checkpoint.load(policy, Path(directory))
+                metadata = checkpoint.load(policy, Path(directory), checksum)
                 if policy.version != version:
                     raise InvalidRequestError(
                         f"{directory}: version {policy.version} of policy {name}, not {version}"

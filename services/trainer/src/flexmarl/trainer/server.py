@@ -22,6 +22,7 @@ class TrainerService(pb_grpc.TrainerServicer):
             request.checkpoint,
             discard=request.discard,
             kept=request.kept,
+            checksum=request.checksum,
         )
         return pb.BindResponse(weights=weights)
 

@@ -79,6 +79,7 @@ class Slot:
         *,
         discard: bool,
         kept: bool = False,
+        checksum: str = "",
     ) -> weights_pb2.WeightsRef:
         """Take the policy; FencedError when there is a later epoch of it."""
         if policy not in self._spec.trained_policies:
@@ -96,7 +97,9 @@ class Slot:
             await self._let_go()
 
             def take() -> Commit:
-                resident = self._home.take(policy, version, directory, discard=discard, kept=kept)
+                resident = self._home.take(
+                    policy, version, directory, discard=discard, kept=kept, checksum=checksum
+                )
                 # Here, not by the caller, who may be cancelled: nobody else would let go again.
                 self._bound = _Bound(resident, epoch)
                 return resident.commit
@@ -159,16 +162,27 @@ class Slot:
     async def save_checkpoint(
         self, policy: str, epoch: int, directory: str
     ) -> tuple[int, list[str]]:
-        """Write the committed state as `directory`: its version and the names of its files."""
+        """Write the committed state as `directory`: its version and the names of its files.
+
+        FencedError: a newer epoch has taken over, and the directory is its.
+        """
         path = Path(directory)
         if not path.is_absolute():
             raise InvalidRequestError(f"{directory!r} is no absolute path")
         async with self._lock:
             resident = self._require(policy, epoch).resident
-            metadata = resident.commit.metadata
-            files = await self._compute.run(
-                partial(checkpoint.save, resident.policy, path, metadata)
-            )
+            made = checkpoint.Made(resident.policy, path, epoch)
+            try:
+                await self._experience.check_epoch(policy, epoch)
+                files = await self._compute.run(partial(made.write, resident.commit.metadata))
+                # Once more: a machine may have stood still over all of it.
+                await self._experience.check_epoch(policy, epoch)
+                await self._compute.run(made.put_in_place)
+            except FencedError:
+                await self._compute.run(made.forget)
+                await self._let_go()
+                log.warning("fenced: a newer epoch has taken over", policy=policy, epoch=epoch)
+                raise
             log.info("checkpoint saved", policy=policy, version=resident.commit.version)
             return resident.commit.version, files
 

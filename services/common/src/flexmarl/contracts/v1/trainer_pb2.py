@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from flexmarl.contracts.v1 import weights_pb2 as flexmarl_dot_contracts_dot_v1_dot_weights__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#flexmarl/contracts/v1/trainer.proto\x12\x15\x66lexmarl.contracts.v1\x1a#flexmarl/contracts/v1/weights.proto\"p\n\x0b\x42indRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x12\n\ncheckpoint\x18\x04 \x01(\t\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\x12\x0c\n\x04kept\x18\x06 \x01(\x08\"B\n\x0c\x42indResponse\x12\x32\n\x07weights\x18\x01 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\".\n\rUnbindRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x10\n\x0eUnbindResponse\"O\n\x10TrainStepRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0e\n\x06groups\x18\x04 \x01(\r\"\xd0\x01\n\x11TrainStepResponse\x12\x32\n\x07weights\x18\x01 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\x12\x0f\n\x07updated\x18\x02 \x01(\x08\x12\x46\n\x07metrics\x18\x03 \x03(\x0b\x32\x35.flexmarl.contracts.v1.TrainStepResponse.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"I\n\x15SaveCheckpointRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"8\n\x16SaveCheckpointResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x66iles\x18\x02 \x03(\t2\x80\x03\n\x07Trainer\x12O\n\x04\x42ind\x12\".flexmarl.contracts.v1.BindRequest\x1a#.flexmarl.contracts.v1.BindResponse\x12U\n\x06Unbind\x12$.flexmarl.contracts.v1.UnbindRequest\x1a%.flexmarl.contracts.v1.UnbindResponse\x12^\n\tTrainStep\x12\'.flexmarl.contracts.v1.TrainStepRequest\x1a(.flexmarl.contracts.v1.TrainStepResponse\x12m\n\x0eSaveCheckpoint\x12,.flexmarl.contracts.v1.SaveCheckpointRequest\x1a-.flexmarl.contracts.v1.SaveCheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#flexmarl/contracts/v1/trainer.proto\x12\x15\x66lexmarl.contracts.v1\x1a#flexmarl/contracts/v1/weights.proto\"\x82\x01\n\x0b\x42indRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x12\n\ncheckpoint\x18\x04 \x01(\t\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\x12\x0c\n\x04kept\x18\x06 \x01(\x08\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\t\"B\n\x0c\x42indResponse\x12\x32\n\x07weights\x18\x01 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\".\n\rUnbindRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x10\n\x0eUnbindResponse\"O\n\x10TrainStepRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12\x0e\n\x06groups\x18\x04 \x01(\r\"\xd0\x01\n\x11TrainStepResponse\x12\x32\n\x07weights\x18\x01 \x01(\x0b\x32!.flexmarl.contracts.v1.WeightsRef\x12\x0f\n\x07updated\x18\x02 \x01(\x08\x12\x46\n\x07metrics\x18\x03 \x03(\x0b\x32\x35.flexmarl.contracts.v1.TrainStepResponse.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"I\n\x15SaveCheckpointRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tdirectory\x18\x03 \x01(\t\"8\n\x16SaveCheckpointResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05\x66iles\x18\x02 \x03(\t2\x80\x03\n\x07Trainer\x12O\n\x04\x42ind\x12\".flexmarl.contracts.v1.BindRequest\x1a#.flexmarl.contracts.v1.BindResponse\x12U\n\x06Unbind\x12$.flexmarl.contracts.v1.UnbindRequest\x1a%.flexmarl.contracts.v1.UnbindResponse\x12^\n\tTrainStep\x12\'.flexmarl.contracts.v1.TrainStepRequest\x1a(.flexmarl.contracts.v1.TrainStepResponse\x12m\n\x0eSaveCheckpoint\x12,.flexmarl.contracts.v1.SaveCheckpointRequest\x1a-.flexmarl.contracts.v1.SaveCheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,24 +34,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_BINDREQUEST']._serialized_start=99
-  _globals['_BINDREQUEST']._serialized_end=211
-  _globals['_BINDRESPONSE']._serialized_start=213
-  _globals['_BINDRESPONSE']._serialized_end=279
-  _globals['_UNBINDREQUEST']._serialized_start=281
-  _globals['_UNBINDREQUEST']._serialized_end=327
-  _globals['_UNBINDRESPONSE']._serialized_start=329
-  _globals['_UNBINDRESPONSE']._serialized_end=345
-  _globals['_TRAINSTEPREQUEST']._serialized_start=347
-  _globals['_TRAINSTEPREQUEST']._serialized_end=426
-  _globals['_TRAINSTEPRESPONSE']._serialized_start=429
-  _globals['_TRAINSTEPRESPONSE']._serialized_end=637
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=591
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=637
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=639
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=712
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=714
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=770
-  _globals['_TRAINER']._serialized_start=773
-  _globals['_TRAINER']._serialized_end=1157
+  _globals['_BINDREQUEST']._serialized_start=100
+  _globals['_BINDREQUEST']._serialized_end=230
+  _globals['_BINDRESPONSE']._serialized_start=232
+  _globals['_BINDRESPONSE']._serialized_end=298
+  _globals['_UNBINDREQUEST']._serialized_start=300
+  _globals['_UNBINDREQUEST']._serialized_end=346
+  _globals['_UNBINDRESPONSE']._serialized_start=348
+  _globals['_UNBINDRESPONSE']._serialized_end=364
+  _globals['_TRAINSTEPREQUEST']._serialized_start=366
+  _globals['_TRAINSTEPREQUEST']._serialized_end=445
+  _globals['_TRAINSTEPRESPONSE']._serialized_start=448
+  _globals['_TRAINSTEPRESPONSE']._serialized_end=656
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=610
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=656
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=658
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=731
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=733
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=789
+  _globals['_TRAINER']._serialized_start=792
+  _globals['_TRAINER']._serialized_end=1176
 # @@protoc_insertion_point(module_scope)

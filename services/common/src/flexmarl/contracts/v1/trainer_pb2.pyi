@@ -29,6 +29,7 @@ class BindRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     DISCARD_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
@@ -39,6 +40,8 @@ class BindRequest(_message.Message):
     """the job rolls back: another version in shared memory is forgotten"""
     kept: _builtins.bool
     """it was bound before: memory that does not hold it was lost"""
+    checksum: _builtins.str
+    """of the weights in `checkpoint`, by its manifest; empty: not known"""
     def __init__(
         self,
         *,
@@ -48,10 +51,11 @@ class BindRequest(_message.Message):
         checkpoint: _builtins.str = ...,
         discard: _builtins.bool = ...,
         kept: _builtins.bool = ...,
+        checksum: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "discard", b"discard", "epoch", b"epoch", "kept", b"kept", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checksum", b"checksum", "discard", b"discard", "epoch", b"epoch", "kept", b"kept", "policy", b"policy", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
