@@ -6,8 +6,7 @@ A group that is not kept is played again with another task; nothing of it is sto
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import structlog
 from flexmarl.contracts.job import RewardSpec
 from flexmarl.contracts.pipeline import FilterSpec
 from flexmarl.contracts.problems import FieldPath, Problem, show
+from flexmarl.data.contrast import distances
 from flexmarl.data.tasks import Task
 from flexmarl.experience import samples as experience
 from flexmarl.experience.samples import PolicySamples
@@ -27,8 +27,6 @@ from flexmarl.rollout.rewards.runner import called
 from flexmarl.rollout.rewards.threads import DaemonThreads
 
 FILTER: FieldPath = ("spec", "pipeline", "filter")
-AGREEMENT = 1e-9
-"""As in the trainer: rewards closer than this, relative to the largest, are one reward."""
 log = structlog.get_logger()
 
 
@@ -116,33 +114,24 @@ def has_contrast(sequences: Sequence[experience.Sequence]) -> bool:
     with rewards of their own over all of those.
     """
     episodes: dict[str, dict[int, float]] = {}
-    turns: dict[str, list[float]] = {}
+    judged: set[tuple[str, int]] = set()  # by the reward of its episode
+    turns: dict[str, list[tuple[float, bool]]] = {}  # its own reward, whether it has tokens
     for sequence in sequences:
+        agent, episode = sequence.agent, sequence.episode
         if sequence.reward is not None:
-            episodes.setdefault(sequence.agent, {})[sequence.episode] = sequence.reward
+            episodes.setdefault(agent, {})[episode] = sequence.reward
         for turn in sequence.turns:
+            sampled = turn.end > turn.start
             if turn.reward is not None:
-                turns.setdefault(sequence.agent, []).append(turn.reward)
-    outcome = {agent: _baseline(scored.values()) for agent, scored in episodes.items()}
-    own = {agent: _baseline(scored) for agent, scored in turns.items()}
+                turns.setdefault(agent, []).append((turn.reward, sampled))
+            elif sampled:
+                judged.add((agent, episode))
     return any(
-        _differs(sequence.reward, outcome.get(sequence.agent))
-        if turn.reward is None
-        else _differs(turn.reward, own[sequence.agent])
-        for sequence in sequences
-        for turn in sequence.turns
-        if turn.end > turn.start
+        distance and (agent, episode) in judged
+        for agent, scored in episodes.items()
+        for episode, distance in zip(scored, distances([*scored.values()]), strict=True)
+    ) or any(
+        distance and sampled
+        for own in turns.values()
+        for (_, sampled), distance in zip(own, distances([each for each, _ in own]), strict=True)
     )
-
-
-def _differs(reward: float | None, baseline: float | None) -> bool:
-    return reward is not None and baseline is not None and reward != baseline
-
-
-def _baseline(rewards: Iterable[float]) -> float | None:
-    """The mean that an advantage is the distance from; None: the rewards agree."""
-    scored = list(rewards)
-    low, high = min(scored), max(scored)
-    if len(scored) < 2 or high - low <= AGREEMENT * max(1.0, abs(low), abs(high)):
-        return None
-    return math.fsum(scored) / len(scored)
