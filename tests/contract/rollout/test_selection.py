@@ -86,7 +86,11 @@ async def test_groups_of_an_older_incarnation_are_forgotten(stage: Any) -> None:
         await played.run(id=group(2, 1, 1), purpose=rollout_pb2.EVAL)
         code = await code_of(place(played, group(1, 1, 0), group(1, 1, 0)))
         assert code is grpc.StatusCode.ABORTED
-        assert await code_of(played.run(id=group(1, 1, 2), hold=True)) is grpc.StatusCode.ABORTED
+        turns = len(played.engines["solver"].turns)
+        for more in ({}, {"hold": True}, {"purpose": rollout_pb2.EVAL}):
+            call = played.run(id=group(1, 1, 2), **more)
+            assert await code_of(call) is grpc.StatusCode.ABORTED
+        assert len(played.engines["solver"].turns) == turns  # none for whoever was replaced
         code = await code_of(place(played, group(2, 1, 0), group(2, 1, 0)))
         assert code is grpc.StatusCode.NOT_FOUND
 

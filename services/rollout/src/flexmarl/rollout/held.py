@@ -81,7 +81,7 @@ class HeldGroups:
     @contextmanager
     def room(self, group: GroupId) -> Iterator[None]:
         """While `group` is played. FullError: too many wait for their place; FencedError."""
-        self._check(group)
+        self.check(group)
         waiting = len(self._groups) + self._coming
         if waiting >= self._most_groups or self._bytes >= self._most_bytes:
             raise FullError(
@@ -105,7 +105,7 @@ class HeldGroups:
         """`since`: the version from which on it was played. Played again, it takes the place of the
         earlier one. FencedError.
         """
-        self._check(group)
+        self.check(group)
         self._drop(group)
         self._placed.pop(group, None)
         size = sum(
@@ -122,7 +122,7 @@ class HeldGroups:
 
         NotFoundError: it is not here. InvalidRequestError: it has another place. FencedError.
         """
-        self._check(played)
+        self.check(played)
         if played.incarnation != place.incarnation:
             raise InvalidRequestError(f"group {played} has no place at {place}")
         held = self._groups.get(played)
@@ -153,7 +153,8 @@ class HeldGroups:
         if (held := self._groups.pop(group, None)) is not None:
             self._bytes -= held.size
 
-    def _check(self, group: GroupId) -> None:
+    def check(self, group: GroupId) -> None:
+        """FencedError: of an older incarnation than one that was met; else it is met."""
         if group.incarnation < self._incarnation:
             raise FencedError(f"incarnation {group.incarnation} is over: {self._incarnation} is on")
         self.meet(group.incarnation)

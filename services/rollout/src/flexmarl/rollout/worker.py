@@ -105,11 +105,11 @@ class Worker:
         if self._groups >= MOST_GROUPS:
             raise UnavailableError(f"{self._groups} groups are waiting here already")
         self._groups += 1
-        self._held.meet(order.id.incarnation)
         if order.hold:
             self._held.forget_before(order.since - self._spec.pipeline.max_staleness)
         try:
             with (
+        self._held.check(order.id)
                 self._held.room(order.id) if order.hold else nullcontext(),
                 bound_contextvars(group=str(order.id), task=order.task.id),
             ):
