@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,8 @@ async def test_it_is_ready_once_it_has_read_what_there_is(
     settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace])
     async with Orchestrators() as asker, aiohttp.ClientSession() as session:
 
-        async def says(path: str, wanted: int) -> bool:
-            async with session.get(f"http://127.0.0.1:{port}/{path}") as answer:
+        async def says(path: str, wanted: int, host: str = "127.0.0.1") -> bool:
+            async with session.get(f"http://{host}:{port}/{path}") as answer:
                 return answer.status == wanted
 
         made = Controller(settings, cluster, asker)
@@ -155,6 +156,8 @@ async def test_it_is_ready_once_it_has_read_what_there_is(
         assert not filling.done()
         assert await says("healthz", 200), "or it would be started again"
         assert await says("readyz", 503)
+        if socket.has_dualstack_ipv6():
+            assert await says("healthz", 200, "[::1]")
         cluster.refuses = False
         await filling
         async with asyncio.TaskGroup() as group:

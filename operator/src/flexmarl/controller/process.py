@@ -16,7 +16,6 @@ from typing import Any
 import kopf
 import structlog
 from aiohttp import web
-from prometheus_client import start_http_server
 from pydantic import ValidationError
 
 from flexmarl.controller.apply import UNWATCHED
@@ -32,7 +31,7 @@ from flexmarl.controller.wakes import Wakes
 from flexmarl.controller.watching import kopf_settings, watching
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError
 from flexmarl.runtime.logging import configure
-from flexmarl.runtime.main import hopeless_exit, misconfigured
+from flexmarl.runtime.main import hopeless_exit, misconfigured, serve_metrics
 from flexmarl.runtime.process import run_until_signalled
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
@@ -292,7 +291,7 @@ async def _serve_health(controller: Controller, port: int) -> web.AppRunner:
     application.router.add_get("/readyz", readyz)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
+    await web.TCPSite(runner, None, port).start()  # every address, IPv6 as well
     return runner
 
 
@@ -304,6 +303,5 @@ def main() -> None:
             raise misconfigured(error, "FLEXMARL_") from None
         configure("controller", settings.log_format, settings.log_level)
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
-        if settings.metrics_port:
-            start_http_server(settings.metrics_port)
+        serve_metrics(settings.metrics_port)
         asyncio.run(run_until_signalled(lambda: body(settings)))

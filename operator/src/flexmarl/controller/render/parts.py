@@ -113,7 +113,7 @@ def environment(subject: Subject, own: Mapping[str, Any]) -> list[Manifest]:
         "shm_dir": "/dev/shm",
         "job_uid": subject.uid,
         "token": from_secret(subject.child("job"), "token"),
-        "listen": f"0.0.0.0:{PORT}",
+        "listen": f"0.0.0.0:{PORT}",  # to gRPC every address, IPv6 as well
         "log_format": "json",
         "metrics_port": METRICS_PORT,
         "drain_seconds": DRAIN_SECONDS,

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -38,13 +39,18 @@ def run(process: str, body: Body) -> None:
     """
     with hopeless_exit():
         settings, job = begin(process)
-        if settings.metrics_port:
-            start_http_server(settings.metrics_port)
+        serve_metrics(settings.metrics_port)
         gc.freeze()  # what was imported stays; collections need not look at it
         try:
             asyncio.run(run_until_signalled(lambda: body(settings, job)))
         finally:
             gc.unfreeze()  # else native libraries report leaks where the last words should stand
+
+
+def serve_metrics(port: int) -> None:
+    """On every address of the machine, IPv6 as well; 0: nowhere."""
+    if port:
+        start_http_server(port, "::" if socket.has_dualstack_ipv6() else "0.0.0.0")
 
 
 def begin(process: str) -> tuple[Settings, MARLJob]:

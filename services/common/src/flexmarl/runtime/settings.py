@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -22,6 +22,12 @@ class Discovery(BaseModel):
     """By policy, of those with engines of their own."""
     pools: dict[str, str] = {}
     """By pool, of engines that policies share."""
+
+
+def with_brackets(address: str) -> str:
+    """`host:port` whose host may be a bare IPv6 address, as manifests put one together."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{port}" if ":" in host and not host.startswith(("[", "unix")) else address
 
 
 class Settings(BaseSettings):
@@ -54,7 +60,7 @@ class Settings(BaseSettings):
     """Out of a Secret, perhaps with a line end."""
     experience: str = ""
     """Address of the experience service."""
-    weights: str = ""
+    weights: Annotated[str, AfterValidator(with_brackets)] = ""
     """Address of the weights sidecar of this pod."""
     workers: list[str] = []
     engines: dict[str, list[str]] = {}
