@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.contract.controller.conftest import World
 from flexmarl.cli import cluster
 from flexmarl.cli.connection import connected
 from flexmarl.cli.refusals import RefusalError
-from flexmarl.controller.names import Manifest, labels
+from flexmarl.controller.names import ROLES, Manifest, labels
 
 ENGINE, WORKER = "tiny-engine-solver-0", "tiny-worker-x"
 
@@ -126,8 +127,9 @@ async def test_of_pods_that_are_gone_the_kept_end_is_shown_as_far_as_wanted(
     world: World, flexmarl: Terminal
 ) -> None:
     await world.submit(sound())
+    roles = {"tiny-worker-x.log": "rollout-worker", "tiny-trainer-0.log": "trainer"}
     body = {
-        "metadata": {"name": "tiny-evidence"},
+        "metadata": {"name": "tiny-evidence", "annotations": {ROLES: json.dumps(roles)}},
         "data": {"tiny-worker-x.log": "one\ntwo\n", "tiny-trainer-0.log": "three\nfour\n"},
     }
     at = f"/api/v1/namespaces/{world.namespace}/configmaps"

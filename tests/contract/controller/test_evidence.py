@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.contract.controller.test_looks import job
 from flexmarl.controller import evidence
 from flexmarl.controller.cache import Key
 from flexmarl.controller.cluster import RefusedError
+from flexmarl.controller.names import ROLES
 
 ENGINE = "tiny-engine-solver-0"
 
@@ -29,6 +31,14 @@ async def fails(world: World, node: Kubelet) -> Key:
     status = await world.until(key, "RestartsExceeded")
     assert status["phase"] == "Failed"
     return key
+
+
+async def roles(world: World) -> dict[str, str]:
+    """Of what is kept, by entry."""
+    found = await world.cluster.get("ConfigMap", world.namespace, "tiny-evidence")
+    assert found is not None
+    said: dict[str, str] = json.loads(found["metadata"]["annotations"][ROLES])
+    return said
 
 
 async def kept(world: World) -> dict[str, str]:
@@ -52,6 +62,8 @@ async def test_the_crash_is_kept_and_everyone_s_last_words(world: World, tmp_pat
         said = await kept(world)
         assert set(said) == {f"{pod}.log" for pod in pods} | {f"{ENGINE}.previous.log"}
         assert said[f"{ENGINE}.previous.log"] == "the crash\n"
+        assert (await roles(world))[f"{ENGINE}.previous.log"] == "engine"
+        assert set(await roles(world)) == set(said)
         await pods_go(world, node, key)
         assert await kept(world) == said
 

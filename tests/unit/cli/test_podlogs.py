@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -12,7 +13,8 @@ from flexmarl.cli.commands import logs
 from flexmarl.cli.console import CommandError
 from flexmarl.cli.podlogs import ROLES, Wanted, container_of, kept_lines, show_pods
 from flexmarl.cli.refusals import RefusalError
-from flexmarl.controller.names import WORKER
+from flexmarl.controller.names import ENGINE, WORKER
+from flexmarl.controller.names import ROLES as KEPT_ROLES
 
 RUNS: dict[str, Any] = {"state": {"running": {"startedAt": "now"}}}
 WAITS: dict[str, Any] = {"state": {"waiting": {"reason": "PodInitializing"}}}
@@ -66,12 +68,25 @@ def test_the_job_files_word_for_a_role_is_understood() -> None:
     assert {logs.ALIASES.get(one, one) for one in ("worker", "engine", "trainer")} <= set(ROLES)
 
 
+def test_what_was_kept_is_found_by_its_role_whatever_its_pod_is_called() -> None:
+    roles = {"long-name-77aa0b1c-0.log": ENGINE, "long-name-0f3cd2e1-0.log": WORKER}
+    kept = {
+        "metadata": {"annotations": {KEPT_ROLES: json.dumps(roles)}},
+        "data": dict.fromkeys(roles, "words"),
+    }
+    assert list(kept_lines(kept, Wanted(ENGINE))) == ["long-name-77aa0b1c-0 | words"]
+
+
 def test_the_end_of_what_was_kept_is_as_long_as_wanted() -> None:
-    kept = {"data": {"duel-worker-x.log": "1\n2\n3", "duel-engine-0.log": "4\n5"}}
+    roles = {"duel-worker-x.log": WORKER, "duel-engine-0.log": ENGINE}
+    kept = {
+        "metadata": {"annotations": {KEPT_ROLES: json.dumps(roles)}},
+        "data": {"duel-worker-x.log": "1\n2\n3", "duel-engine-0.log": "4\n5"},
+    }
     every = ["duel-engine-0 | 4", "duel-engine-0 | 5", *(f"duel-worker-x | {n}" for n in "123")]
-    assert list(kept_lines("duel", kept, Wanted())) == every
-    assert list(kept_lines("duel", kept, Wanted(tail=1))) == [every[1], every[4]]
-    assert list(kept_lines("duel", kept, Wanted(WORKER, 2))) == every[3:]
+    assert list(kept_lines(kept, Wanted())) == every
+    assert list(kept_lines(kept, Wanted(tail=1))) == [every[1], every[4]]
+    assert list(kept_lines(kept, Wanted(WORKER, 2))) == every[3:]
 
 
 class Logs:

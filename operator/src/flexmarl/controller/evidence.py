@@ -6,6 +6,7 @@ Nothing here may hold pods back: what cannot be read, or kept, is left out.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from flexmarl.controller.names import (
     EVIDENCE,
     MAIN,
     ROLE_LABEL,
+    ROLES,
     Manifest,
     child,
     labels,
@@ -53,6 +55,7 @@ class Log:
     container: str
     previous: bool
     failed: bool
+    role: str = ""
 
     @property
     def entry(self) -> str:
@@ -96,7 +99,8 @@ class Evidence:
         logs = wanted(there.of("Pod"))
         said = await self._read(key.namespace, logs)
         if said:
-            await self._cluster.apply(manifest(key, uid, fitted(logs, said)))
+            roles = {one.entry: one.role for one in logs}
+            await self._cluster.apply(manifest(key, uid, fitted(logs, said), roles))
 
     async def _read(self, namespace: str, logs: Sequence[Log]) -> dict[Log, bytes]:
         """Those that could be read in time."""
@@ -143,10 +147,11 @@ def wanted(pods: Iterable[Mapping[str, Any]]) -> list[Log]:
             one["type"] == "Ready" and one["status"] == "True"
             for one in status.get("conditions", ())
         )
+        role = metadata.get("labels", {}).get(ROLE_LABEL, "")
         bad: list[Log] = []
         ends: list[str] = []
         for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-            lives = _lives(metadata["name"], one)
+            lives = _lives(metadata["name"], role, one)
             if end := _failed_at(one):
                 bad += lives
                 ends.append(end)
@@ -154,7 +159,7 @@ def wanted(pods: Iterable[Mapping[str, Any]]) -> list[Log]:
                 lost = "deletionTimestamp" in metadata and not ready  # its node may be gone
                 living += [(lost, life) for life in lives]
         if bad:
-            failed.append((max(ends), metadata.get("labels", {}).get(ROLE_LABEL, ""), bad))
+            failed.append((max(ends), role, bad))
     found: list[Log] = []
     taken: Counter[str] = Counter()
     for _, role, lives in sorted(failed, key=lambda each: each[0], reverse=True):
@@ -177,7 +182,9 @@ def fitted(logs: Sequence[Log], said: Mapping[Log, bytes]) -> dict[str, str]:
     return found
 
 
-def manifest(key: Key, uid: str, said: Mapping[str, str]) -> Manifest:
+def manifest(key: Key, uid: str, said: Mapping[str, str], roles: Mapping[str, str]) -> Manifest:
+    """`said` and `roles` by entry: names of pods do not tell their roles."""
+    kept = {entry: roles[entry] for entry in said}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -185,22 +192,23 @@ def manifest(key: Key, uid: str, said: Mapping[str, str]) -> Manifest:
             "name": child(key.name, EVIDENCE),
             "namespace": key.namespace,
             "labels": labels(key.name, EVIDENCE),
+            "annotations": {ROLES: json.dumps(kept)},
             "ownerReferences": [owner(key.name, uid)],
         },
         "data": dict(said),
     }
 
 
-def _lives(pod: str, container: Mapping[str, Any]) -> list[Log]:
+def _lives(pod: str, role: str, container: Mapping[str, Any]) -> list[Log]:
     """What can be read of a container; of one that waits to be restarted the log is its last."""
     state, before = container.get("state", {}), container.get("lastState", {})
     again = "terminated" in before
     if not (again or "running" in state or "terminated" in state):
         return []
     failed, name = bool(_failed_at(container)), container["name"]
-    found = [Log(pod, name, previous=False, failed=failed)]
+    found = [Log(pod, name, previous=False, failed=failed, role=role)]
     if again and "waiting" not in state:
-        found.append(Log(pod, name, previous=True, failed=failed))
+        found.append(Log(pod, name, previous=True, failed=failed, role=role))
     return found
 
 

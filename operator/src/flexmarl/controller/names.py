@@ -24,6 +24,8 @@ PLACED = ("imagePullSecrets", "nodeSelector", "affinity", "tolerations", "securi
 """What decides in a pod's spec where it may run, and as whom."""
 EVIDENCE = "evidence"
 """Role of what stays of a job's pods when they are gone."""
+ROLES = "flexmarl.io/roles"
+"""Annotation of evidence: entry -> role, as JSON."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "flexmarl"
 """Its value, and the field manager, of everything that the controller applies."""

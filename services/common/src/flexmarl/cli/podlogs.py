@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from flexmarl.controller.names import (
     TRAINER,
     WORKER,
     child,
+)
+from flexmarl.controller.names import (
+    ROLES as KEPT_ROLES,
 )
 
 ROLES = (ORCHESTRATOR, WORKER, ENGINE, TRAINER, EXPERIENCE)
@@ -129,16 +133,16 @@ async def show_kept(cluster: Cluster, job: Object, wanted: Wanted) -> None:
                 say(f"{key}: {failure[key]}")
     warn(f"Metrics, episodes and checkpoints lie in the claim {claim_of(job)}.")
     kept = await cluster.config_map(child(name, EVIDENCE))
-    for line in kept_lines(name, kept or {}, wanted):
+    for line in kept_lines(kept or {}, wanted):
         say(line)
 
 
-def kept_lines(job: str, config_map: Object, wanted: Wanted) -> Iterator[str]:
+def kept_lines(config_map: Object, wanted: Wanted) -> Iterator[str]:
     """The end of what each pod said, which the controller keeps when a job ends."""
-    prefix = child(job, wanted.role.removeprefix("rollout-")) if wanted.role else ""
+    notes = (config_map.get("metadata") or {}).get("annotations") or {}
+    roles = json.loads(notes.get(KEPT_ROLES, "{}"))
     for name, text in sorted((config_map.get("data") or {}).items()):
-        pod = name.removesuffix(".log")
-        if pod.startswith(prefix):
+        if not wanted.role or roles.get(name) == wanted.role:
             lines = str(text).splitlines()
             for line in lines[-wanted.tail :] if wanted.tail else lines:
-                yield f"{pod} | {line}"
+                yield f"{name.removesuffix('.log')} | {line}"
