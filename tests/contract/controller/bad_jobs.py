@@ -46,6 +46,13 @@ def changed(**values: Any) -> Document:
 
 
 POOL = {"name": "gpu", "role": "engine"}
+
+
+def placed(**fields: Any) -> Document:
+    """With a pool that has such fields."""
+    return changed(pools=[{**POOL, **fields}], policies__0__pools=["gpu"])
+
+
 BAD: dict[str, Document] = {
     "names are unique": changed(policies__1__name="solver"),
     "no policy is named": changed(agents__0__policy="sovler"),
@@ -110,6 +117,14 @@ BAD: dict[str, Document] = {
     "the pool has no gpus": changed(
         pools=[{**POOL, "gpuResource": "amd.com/gpu"}], policies__0__pools=["gpu"]
     ),
+    "or tolerate every taint with operator: Exists": placed(tolerations=[{"effect": "NoSchedule"}]),
+    "Exists asks for no value": placed(
+        tolerations=[{"key": "gpu", "operator": "Exists", "value": "x"}]
+    ),
+    "only with effect: NoExecute pods are told to leave": placed(
+        tolerations=[{"key": "gpu", "operator": "Exists", "tolerationSeconds": 9}]
+    ),
+    "must be name or vendor.example/name": placed(nodeSelector={"a pool": "fast"}),
     "0 makes all episodes of a group alike": changed(agents__0__sampling={"temperature": 0}),
     "must start with bytes://, file://, pypi:// or hf://": changed(
         policies__0__tokenizer="s3://bucket/tokenizer"

@@ -54,6 +54,21 @@ async def test_what_the_schema_of_pods_forbids_ends_the_job_in_words(
     assert message.endswith("mend the template of the role or pool")
 
 
+async def test_what_only_the_api_server_finds_wrong_with_a_pool_is_told_by_its_field(
+    world: World,
+) -> None:
+    """No rule knows it."""
+    pool = {"name": "fast", "role": "engine", "nodeSelector": {"vendor..example/gpu": "fast"}}
+    made = job(pools=[pool])
+    made["spec"]["policies"][0]["pools"] = ["fast"]
+    key = await world.submit(made)
+    status = await world.look(key)
+    for kind in WORKLOADS:
+        assert not await world.names(kind)
+    assert (status["phase"], status["reason"]) == ("Failed", "TemplateInvalid"), status
+    assert "mend nodeSelector of pool fast, or a template" in status["message"]
+
+
 @pytest.mark.parametrize("role", ["worker", "orchestrator"])
 @pytest.mark.parametrize(("template", "words"), MISSHAPEN, ids=json.dumps)
 async def test_what_cannot_be_laid_over_a_pod_is_told_before_anything_is_made(

@@ -64,11 +64,11 @@ class Applier:
         """Jobs of orchestrators that another made, which are to be made anew."""
 
     async def apply(
-        self, key: Key, manifests: Sequence[Manifest], there: Objects, templates: bool
+        self, key: Key, manifests: Sequence[Manifest], there: Objects, shaped: bool
     ) -> list[Finding]:
         """What could not be applied; nothing is, while a name is another's.
 
-        `there`: what is the job's own; `templates`: users have changed pods, so try first.
+        `there`: what is the job's own; `shaped`: users have changed pods, so try first.
         """
         self._rendered.pop(key, None)
         todo = [one for one in manifests if self._differs(key, one, there)]
@@ -76,7 +76,7 @@ class Applier:
         if any(taken := await _each(self._named, new)):
             return [*chain(*taken)]
         pods = [one for one in todo if one["kind"] in WORKLOADS]
-        tried = [one for one in pods if templates and reference(one) not in there.children]
+        tried = [one for one in pods if shaped and reference(one) not in there.children]
         if any(refusals := await _each(self._try, tried)):
             return [*chain(*refusals)]
         first = [one for one in todo if one["kind"] not in WORKLOADS]

@@ -8,13 +8,19 @@ import structlog
 
 from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import claim_differs, name_taken, refused
-from flexmarl.controller.names import JOB_LABEL, Manifest, reference
+from flexmarl.controller.names import JOB_LABEL, POOL_LABEL, Manifest, reference
 from flexmarl.controller.observed import Finding
 from flexmarl.controller.owners import controller_of
 from flexmarl.controller.render.access import claim_lacks
 
 OF_OTHERS = re.compile(r"webhook|dry.?run|denied", re.IGNORECASE)
 """In the words of a refusal: it is not the template's fault, and may pass."""
+
+OF_POOLS = {
+    ".tolerations": "tolerations", ".nodeSelector": "nodeSelector", ".resources": "gpuResource",
+}  # fmt: skip
+"""Part of a pod's spec -> the field of a pool that it comes from."""
+TEMPLATES = "the template of the role or pool"
 
 log = structlog.get_logger()
 
@@ -51,10 +57,17 @@ async def pods_are_accepted(cluster: Cluster, manifest: Manifest) -> list[Findin
         text = str(error)
         if error.status in (400, 422) and not OF_OTHERS.search(text):
             text = f"{' '.join(reference(manifest))}: {text}"
-            says = f"{text}; mend the template of the role or pool"
+            says = f"{text}; mend {_field(manifest, text)}"
             return [Finding("TemplateInvalid", says, fatal=True)]
         return [_said(manifest, error)]
     return []
+
+
+def _field(manifest: Manifest, said: str) -> str:
+    """Where the spec has what is wrong with a workload."""
+    pool = manifest["metadata"].get("labels", {}).get(POOL_LABEL)
+    fields = [name for part, name in OF_POOLS.items() if part in said]
+    return f"{fields[0]} of pool {pool}, or a template" if pool and fields else TEMPLATES
 
 
 def _said(manifest: Manifest, error: RefusedError) -> Finding:

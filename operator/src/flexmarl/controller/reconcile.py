@@ -230,7 +230,7 @@ class Reconciler:
             known.findings = ()
             return
         manifests = render(subject, self._installation, wanted)
-        found = await self._applier.apply(key, manifests, there, _has_templates(job))
+        found = await self._applier.apply(key, manifests, there, _shapes_pods(job))
         known.findings = tuple(found)
         if not found:
             self._applier.remember(key, source, manifests)
@@ -268,7 +268,8 @@ def _decided(
     return phase, status, findings
 
 
-def _has_templates(job: MARLJob) -> bool:
+def _shapes_pods(job: MARLJob) -> bool:
+    """Whether users have a say in what their pods look like."""
     roles = job.spec.roles
     named = (roles.orchestrator, roles.worker, roles.engine, roles.trainer, roles.experience)
-    return any(role.template for role in named) or any(pool.template for pool in job.spec.pools)
+    return bool(job.spec.pools) or any(role.template for role in named)

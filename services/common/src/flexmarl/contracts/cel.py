@@ -9,6 +9,8 @@ it is about; `""` is `spec`.
 from dataclasses import dataclass
 from typing import Any
 
+from flexmarl.contracts.cluster import LABEL_KEY
+
 CHANGED = "cannot be changed; delete the job and create it anew"
 POOLS_CHANGED = "only min and max of pools of engines can be changed"
 
@@ -209,6 +211,30 @@ RULES = (
         "!has(self.gpuResource) || (has(self.gpus) && self.gpus > 0)",
         "would be ignored; the pool has no gpus; remove it",
         field=".gpuResource",
+    ),
+    Rule(
+        "pools[].tolerations[]",
+        "(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')",
+        "no key is given; name that of the taint, or tolerate every taint with operator: Exists",
+    ),
+    Rule(
+        "pools[].tolerations[]",
+        "!has(self.value) || self.value == '' || !has(self.operator) || self.operator != 'Exists'",
+        "would be ignored; Exists asks for no value; remove it",
+        field=".value",
+    ),
+    Rule(
+        "pools[].tolerations[]",
+        "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+        "would be ignored; only with effect: NoExecute pods are told to leave; remove it",
+        field=".tolerationSeconds",
+    ),
+    Rule(
+        "pools[]",
+        "!has(self.nodeSelector) || self.nodeSelector.all(key, "
+        f"key.size() <= 317 && key.matches(r'{LABEL_KEY}'))",
+        "a key of it is no key of a label; must be name or vendor.example/name",
+        field=".nodeSelector",
     ),
     Rule(
         "checkpoint",

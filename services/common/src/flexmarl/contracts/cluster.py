@@ -21,12 +21,18 @@ class PoolRole(StrEnum):
     TRAINER = "trainer"
 
 
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
+RESOURCE = r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$"
+
+
 class Toleration(Model):
     """As in a pod."""
 
-    key: str | None = None
+    key: Annotated[str, Field(pattern=LABEL_KEY, max_length=317)] | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
-    value: str | None = None
+    value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     toleration_seconds: int | None = None
 
@@ -38,9 +44,9 @@ class PoolSpec(Model):
     role: PoolRole
     gpus: NonNegative = 0
     """Of each pod."""
-    gpu_resource: Annotated[str, Field(max_length=253)] = "nvidia.com/gpu"
+    gpu_resource: Annotated[str, Field(pattern=RESOURCE, max_length=253)] = "nvidia.com/gpu"
     """What the node calls them."""
-    node_selector: Annotated[dict[str, str], Field(max_length=32)] = {}
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32)] = {}
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     min: Annotated[int, Field(ge=1, le=256)] = 1
     """Pods, at least. On one machine: processes."""
@@ -126,9 +132,7 @@ class NetworkSpec(Model):
     host_network: bool = False
     """They share their node's network, ports 7070, 7071 and 9090 included: one such pod per node.
     Pods then stand beyond NetworkPolicies, and namespaces of the baseline profile refuse them."""
-    rdma_resource: (
-        Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$", max_length=253)] | None
-    ) = None
+    rdma_resource: Annotated[str, Field(pattern=RESOURCE, max_length=253)] | None = None
     """What the node calls its RDMA devices, `rdma/hca` for example: each pod gets one. Weights of
     ours go by shared memory and TCP; what uses it is what a pod's template adds."""
 

@@ -10,11 +10,14 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from flexmarl.contracts.base import NAME
+from flexmarl.contracts.cluster import LABEL_KEY, LABEL_VALUE, RESOURCE
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.problems import FieldPath, Problem, nearest, one_of, show
 
 PATTERNS = {
-    r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$": "a resource of nodes, vendor.example/name",
+    RESOURCE: "a resource of nodes, vendor.example/name",
+    LABEL_KEY: "the key of a label or taint, name or vendor.example/name",
+    LABEL_VALUE: 'the value of a label, letters, digits and inner "-", "_", "."',
     NAME: 'lower-case letters, digits and inner "-", as in solver-1',
     r"^[\w.]+:[\w.]+$": "an entry point, package.module:attribute",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": 'a name of lower-case letters, digits and inner "-", "."',

@@ -13,6 +13,7 @@ from flexmarl.contracts.cluster_rules import CLUSTER_RULES
 from flexmarl.contracts.job import SamplingSpec
 from flexmarl.contracts.model_rules import MODEL_RULES
 from flexmarl.contracts.pipeline_rules import PIPELINE_RULES
+from flexmarl.contracts.placement_rules import PLACEMENT_RULES
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.policy import Algorithm, EngineKind
 from flexmarl.contracts.problems import Problem, nearest, one_of, show
@@ -310,5 +311,6 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     *PIPELINE_RULES,
     *CLUSTER_RULES,
+    *PLACEMENT_RULES,
     templates_have_the_shape_of_pods,
 )
