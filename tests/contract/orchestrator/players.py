@@ -113,10 +113,13 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
         said = self._finished(request, duplicate=False, dropped=False, oldest=None)
         return as_note(
             evidence(
-                (agent, stats.reward)
-                for episode in said.episodes
-                for agent, stats in episode.agents.items()
-                if stats.HasField("reward")
+                (
+                    (agent, stats.reward)
+                    for episode in said.episodes
+                    for agent, stats in episode.agents.items()
+                    if stats.HasField("reward")
+                ),
+                1.0,
             )
         )
 

@@ -7,7 +7,7 @@ from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.tasks import Task
-from flexmarl.orchestrator.scores import Scores
+from flexmarl.orchestrator.scores import Scores, solved
 from flexmarl.orchestrator.summary import summary
 from flexmarl.orchestrator.transcripts import episode_lines
 
@@ -27,7 +27,7 @@ def episode(
 
 
 def test_rewards_are_averaged_over_scored_episodes_only() -> None:
-    scores = Scores.of(["p0", "p1"])
+    scores = Scores.of(make_job().spec)
     scores.add(
         rollout_pb2.GroupFinished(
             forks=2,
@@ -53,8 +53,18 @@ def test_rewards_are_averaged_over_scored_episodes_only() -> None:
     assert scores.episodes == 4
 
 
+def test_what_counts_as_right_is_the_jobs_to_say() -> None:
+    """Of rewards from 0 to 10, or of those that never reach 1."""
+    group = rollout_pb2.GroupFinished(episodes=[episode(p0=reward) for reward in (0.9, 5, 7, 10)])
+    for solved_reward, accuracy in ((1.0, 0.75), (7.0, 0.5), (0.9, 1.0), (11.0, 0.0)):
+        scores = Scores.of(make_job(policies=1, solvedReward=solved_reward).spec)
+        scores.add(group)
+        assert scores.agents["p0"].accuracy == accuracy
+        assert solved(group, solved_reward) == {"p0": (accuracy, 4)}
+
+
 def test_nothing_scored_has_no_mean_and_says_why() -> None:
-    scores = Scores.of(["p0"])
+    scores = Scores.of(make_job(policies=1).spec)
     scores.add(rollout_pb2.GroupFinished(episodes=[episode("workflow-error", "KeyError: 'x'")] * 3))
     scores.give_up(2, "task 5: gone")
     assert scores.agents["p0"].reward is None

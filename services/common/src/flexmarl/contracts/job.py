@@ -177,6 +177,9 @@ class MARLJobSpec(Model):
     data: DataSpec
     reward: RewardSpec | None = None
     """None: the workflow returns the rewards itself."""
+    solved_reward: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """An episode counts as right for an agent from this reward on: in accuracies, and for
+    `pipeline.difficulty`. Rewards that never come near it, or hardly fall below, tell neither."""
     eval: EvalSpec | None = None
     steps: Positive
     seed: NonNegative = 0

@@ -14,9 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SOLVED = 1.0
-"""An episode counts as right for an agent from this reward on."""
-
 Evidence = dict[str, tuple[float, int]]
 """Of one group: agent -> share of its scored episodes that are right, and how many are scored."""
 
@@ -24,13 +21,13 @@ Tried = tuple[str, Evidence]
 """A group that the filter dropped: its task's id, and how it went."""
 
 
-def evidence(rewards: Iterable[tuple[str, float]]) -> Evidence:
-    """Of a group's rewards, (agent, reward) each, in any order."""
+def evidence(rewards: Iterable[tuple[str, float]], solved: float) -> Evidence:
+    """Of a group's rewards, (agent, reward) each, in any order; right from `solved` on."""
     own: dict[str, list[float]] = {}
     for agent, reward in rewards:
         own.setdefault(agent, []).append(reward)
     return {
-        agent: (sum(reward >= SOLVED for reward in scored) / len(scored), len(scored))
+        agent: (sum(reward >= solved for reward in scored) / len(scored), len(scored))
         for agent, scored in sorted(own.items())
     }
 

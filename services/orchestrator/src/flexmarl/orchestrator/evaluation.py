@@ -34,14 +34,8 @@ class Evaluation:
         self._parts, self._incarnation = parts, incarnation
         self._version, self._tasks = version, tasks
         self._done: set[int] = set()
-        self.scores = Scores.of([agent.name for agent in spec.agents])
-        self._groups = Groups(
-            self,
-            parts.workers,
-            parts.limits,
-            episodes=spec.eval.samples,
-            seconds=group_seconds(spec, parts.limits.group_slack),
-        )
+        self.scores = Scores.of(spec)
+        self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.eval.samples)
 
     def progress(self) -> tuple[int, int]:
         """Groups done, and all of them."""

@@ -203,7 +203,7 @@ class Rollouts:
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
-            self._choices.drop(group, solved(said))
+            self._choices.drop(group, solved(said, self._parts.job.spec.solved_reward))
             await self._remember()
             return False
         if self._placing is not None:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.contracts.v1 import rollout_pb2
-from flexmarl.data.difficulty import SOLVED, Evidence, evidence
+from flexmarl.data.difficulty import Evidence, evidence
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class Scores:
     """Sums over groups; `add` each once."""
 
     agents: dict[str, AgentScore]
+    solved: float
+    """An episode is right from this reward on."""
     outcomes: Counter[str] = field(default_factory=Counter)
     groups: int = 0
     forks: int = 0
@@ -55,8 +58,8 @@ class Scores:
     """Of the first episode that did not count, in its own words."""
 
     @classmethod
-    def of(cls, agents: list[str]) -> Scores:
-        return cls({agent: AgentScore() for agent in agents})
+    def of(cls, spec: MARLJobSpec) -> Scores:
+        return cls({agent.name: AgentScore() for agent in spec.agents}, spec.solved_reward)
 
     def add(self, group: rollout_pb2.GroupFinished) -> None:
         """Count one group's episodes.
@@ -73,7 +76,7 @@ class Scores:
                 self.first_detail = episode.detail or episode.outcome
             for name, score in self.agents.items():
                 if name in episode.agents:
-                    _count(score, episode.agents[name], episode.outcome)
+                    self._count(score, episode.agents[name], episode.outcome)
                 elif episode.outcome != "ok":
                     score.unscorable += 1
 
@@ -100,26 +103,28 @@ class Scores:
             f"; the first said: {self.first_detail}" if self.first_detail else ""
         )
 
+    def _count(self, score: AgentScore, stats: rollout_pb2.AgentStats, outcome: str) -> None:
+        score.turns += stats.turns
+        score.prompt_tokens += stats.prompt_tokens
+        score.sampled_tokens += stats.sampled_tokens
+        if stats.HasField("reward"):
+            score.scored += 1
+            score.rewards.append(stats.reward)
+            score.right += stats.reward >= self.solved
+        elif stats.turns or outcome != "ok":
+            score.unscorable += 1
 
-def _count(score: AgentScore, stats: rollout_pb2.AgentStats, outcome: str) -> None:
-    score.turns += stats.turns
-    score.prompt_tokens += stats.prompt_tokens
-    score.sampled_tokens += stats.sampled_tokens
-    if stats.HasField("reward"):
-        score.scored += 1
-        score.rewards.append(stats.reward)
-        score.right += stats.reward >= SOLVED
-    elif stats.turns or outcome != "ok":
-        score.unscorable += 1
 
-
-def solved(group: rollout_pb2.GroupFinished) -> Evidence:
-    """Of each agent that had a scored episode in the group."""
+def solved(group: rollout_pb2.GroupFinished, reward: float) -> Evidence:
+    """Of each agent that had a scored episode in the group; right from `reward` on."""
     return evidence(
-        (agent, stats.reward)
-        for episode in group.episodes
-        for agent, stats in episode.agents.items()
-        if stats.HasField("reward")
+        (
+            (agent, stats.reward)
+            for episode in group.episodes
+            for agent, stats in episode.agents.items()
+            if stats.HasField("reward")
+        ),
+        reward,
     )
 
 

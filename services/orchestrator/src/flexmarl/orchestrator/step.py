@@ -91,7 +91,7 @@ class Step:
         self._group_size = job.spec.batch.group_size
         self._unseen = len(self.done)
         self._answered: set[int] = set()
-        self._scores = Scores.of([agent.name for agent in job.spec.agents])
+        self._scores = Scores.of(job.spec)
         self._groups: dict[int, dict[str, Any]] = {}
         self.learn(stored)
         self._oldest: dict[int, int] = {}
@@ -105,7 +105,11 @@ class Step:
             self.tasks[index] = task
             self._scores.add(group)
             now = time.monotonic()
-            told = {"seconds": now, "solved": solved(group), "tokens": tokens(group)}
+            told = {
+                "seconds": now,
+                "solved": solved(group, self._scores.solved),
+                "tokens": tokens(group),
+            }
             self._groups[index] = told | self._groups.get(index, {})
             if group.HasField("oldest_version"):
                 self._oldest[index] = group.oldest_version

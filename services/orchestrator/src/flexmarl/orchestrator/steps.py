@@ -44,6 +44,8 @@ STEP_SECONDS = Histogram(
 
 USED_UP = "places-used-up"
 """Count of places whose tasks were all dropped but the last one, which stays."""
+UNTOLD_STEPS = 3
+"""In a row, after which it is said that nothing tells how hard tasks are."""
 
 log = structlog.get_logger()
 
@@ -72,6 +74,7 @@ class Steps:
         self._plays_on = True
         """Groups of this step or, at its end, of the next one are played."""
         self._store_seconds = 0.0
+        self._hardness = Hardness(self._spec.pipeline.difficulty)
         self._agents = {
             policy: [agent.name for agent in self._spec.agents_of(policy)]
             for policy in self._spec.trained_policies
@@ -122,10 +125,10 @@ class Steps:
             await asyncio.to_thread(checkpoints.begin, saving)
             standing = Standing(position.step, position.checkpoint, position.discard)
             saved = await self._parts.training.save_all(standing, saving.staging)
+            saving = replace(saving, checksums=checksums(saved))
             await self._record.checkpoint(saving, saved)
             await self._move(rollouts, lambda same: replace(same, checkpoint=saving))
         self._desk.saved = position.step
-            saving = replace(saving, checksums=checksums(saved))
         self._report.now(Phase.RUNNING, position.step, "saved; waiting for the end")
         log.info("saved, resting", step=position.step)
         await asyncio.Event().wait()
@@ -165,6 +168,12 @@ class Steps:
         self._desk.line = finished.line
         finished = await self._record.step(finished, saving)
         rollouts.learn([finished.line])
+        if self._hardness.untold(finished.line["agents"]) == UNTOLD_STEPS:
+            log.warning(
+                "difficulty has nothing to go by: all episodes reach solvedReward, or none does",
+                solved_reward=self._spec.solved_reward,
+                steps=UNTOLD_STEPS,
+            )
         used_up = finished.line["counts"].get(USED_UP, 0) == step.total
         await self._move(
             rollouts,

@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flexmarl.contracts.pipeline import DifficultySpec
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.position import Position
 from flexmarl.runtime.errors import JobFailedError
 
 HINT = "the tasks are too easy or too hard, "
+
+
+class Hardness:
+    """Whether steps tell how hard their tasks are, where that matters."""
+
+    def __init__(self, difficulty: DifficultySpec | None) -> None:
+        self._difficulty = difficulty
+        self._untold = 0
+
+    def untold(self, agents: Mapping[str, Mapping[str, Any]]) -> int:
+        """Steps in a row, up to that of these metrics, in which all episodes were right, or none:
+        for the agent that counts, or each."""
+        if self._difficulty is not None:
+            counts = self._difficulty.agent
+            own = [each for name, each in agents.items() if counts in (None, name)]
+            told = any(0 < (each["accuracy"] or 0.0) < 1 for each in own)
+            self._untold = 0 if told else self._untold + 1
+        return self._untold
 
 
 def must_learn(position: Position, counts: Mapping[str, Any], limits: Limits) -> None:

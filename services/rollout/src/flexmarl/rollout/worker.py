@@ -180,7 +180,8 @@ class Worker:
         if self._spec.pipeline.difficulty is None:
             return b""
         rewards = (each for played in episodes for each in played.rewards.items())
-        return as_note(evidence((agent, reward) for agent, reward in rewards if reward is not None))
+        scored = ((agent, reward) for agent, reward in rewards if reward is not None)
+        return as_note(evidence(scored, self._spec.solved_reward))
 
     async def _stored(
         self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: bytes, played: float
