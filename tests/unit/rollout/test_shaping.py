@@ -39,8 +39,8 @@ def test_longer_never_costs_less_and_never_more_than_all(
 
 @pytest.fixture
 def turn(make_generated: Callable[..., Generated]) -> Callable[..., Turn]:
-    def make(agent: str, tokens: int, reward: float | None = None) -> Turn:
-        said = make_generated(BytesTokenizer(), [65] * tokens)
+    def make(agent: str, tokens: int, reward: float | None = None, ends: str = "stop") -> Turn:
+        said = make_generated(BytesTokenizer(), [65] * tokens, ends)
         made = make_turn((("user", "x"),), said, TurnInfo(0, agent, agent, 1.0, 20))
         made.reply.reward = reward
         return made
@@ -64,6 +64,15 @@ def test_a_turn_with_its_own_reward_pays_for_itself_alone(turn: Callable[..., Tu
     assert rewards.of_turn(other) is None
     assert rewards.of_agent("a") == 0.8
     assert own.reply.reward == 0.5  # what is reported
+
+
+def test_a_turn_that_the_context_cuts_pays_all_of_it(turn: Callable[..., Turn]) -> None:
+    """However far from maxTokens: its model can say no more."""
+    own = turn("b", 3, reward=0.5, ends="length")
+    rewards = TrainedRewards({"a": 1.0, "b": 1.0}, [turn("a", 3, ends="length"), own], OVERLONG)
+    assert rewards.of_agent("a") == 0.0
+    assert rewards.of_turn(own) == -0.5
+    assert rewards.of_agent("b") == 1.0
 
 
 def test_what_has_no_reward_gets_none(turn: Callable[..., Turn]) -> None:

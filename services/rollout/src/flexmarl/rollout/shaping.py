@@ -1,7 +1,8 @@
 """Rewards as they are trained: what is reported, less a penalty for turns that come near their end.
 
 Overlong shaping (DAPO, arXiv 2503.14476): nothing up to `buffer` tokens below a turn's maxTokens,
-from there a penalty that grows linearly, all of it at maxTokens. Pure.
+from there a penalty that grows linearly, all of it at maxTokens, or where the model's context ended
+a turn before. Pure.
 """
 
 from __future__ import annotations
@@ -54,4 +55,6 @@ class TrainedRewards:
     def _penalty(self, turn: Turn) -> float:
         if self._overlong is None:
             return 0.0
+        if turn.reply.finish_reason == "length":  # the context may have ended before maxTokens
+            return self._overlong.penalty
         return overlong_penalty(turn.sampled_tokens, turn.info.max_tokens, self._overlong)
