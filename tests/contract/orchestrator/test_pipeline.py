@@ -267,7 +267,7 @@ async def test_a_straggler_that_begins_anew_leaves_its_place_to_another(
         assert worker.placed[0, 2][0] == 2
 
 
-async def test_a_group_may_wait_for_room_in_the_store_as_long_as_it_takes(
+async def test_a_group_may_wait_for_room_at_a_worker_as_long_as_it_takes(
     tmp_path: Path, store_server: Server
 ) -> None:
     refused = 0
@@ -276,7 +276,7 @@ async def test_a_group_may_wait_for_room_in_the_store_as_long_as_it_takes(
         nonlocal refused
         if refused < 8 and at(request) == (1, 0):
             refused += 1
-            raise FullError("the store took no group")
+            raise FullError("groups wait here for their place")
 
     async with team(make_job(), tmp_path, store_server) as around:
         around.workers[0].plays = plays
@@ -286,3 +286,16 @@ async def test_a_group_may_wait_for_room_in_the_store_as_long_as_it_takes(
         assert (
             sum(line["counts"].get("groups-given-up", 0) for line in around.lines("metrics")) == 0
         )
+
+
+async def test_a_group_may_take_longer_than_its_episodes_and_rewards(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """Rewards wait for each other, and groups for room in the store."""
+    workflow = {"name": "solver-verifier", "timeout": 0.01}
+    job = make_job(workflow=workflow, reward={"name": "exact-match", "timeout": 0.01}, steps=1)
+    async with team(job, tmp_path, store_server) as around:
+        around.workers[0].seconds = 0.5
+        await around.run()
+        assert len(around.requests) == 6
+        around.assert_trained_as_if_nothing_had_happened()

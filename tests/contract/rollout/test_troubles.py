@@ -115,17 +115,32 @@ async def test_a_task_that_repeats_is_a_group_of_its_own(stage: Any) -> None:
 class Full:
     """A store without room, which makes producers wait."""
 
+    def __init__(self, kept: Any) -> None:
+        self.room = asyncio.Event()
+        self.waiting = 0
+        self._kept = kept
+
     async def append_group(
         self, group: GroupId, task_id: str, samples: Any, note: bytes = b"", **when: Any
     ) -> bool:
-        await asyncio.Event().wait()
-        return True
+        self.waiting += 1
+        await self.room.wait()
+        stored: bool = await self._kept.append_group(group, task_id, samples, note)
+        return stored
 
 
-async def test_a_group_that_waits_for_room_says_so_before_its_deadline(
-    stage: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_played_group_waits_for_room_and_is_sampled_once(
+    stage: Any, kept_groups: Any
 ) -> None:
-    monkeypatch.setattr("flexmarl.rollout.worker.STORE_SECONDS", 0.1)
-    async with stage(SINGLE, store=Full()) as played:
-        code = await code_of(played.run(id=group(1, 1, 0)))
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    store = Full(kept_groups)
+    async with stage(SINGLE, store=store) as played:
+        playing = [asyncio.ensure_future(played.run(id=group(1, 1, index))) for index in range(8)]
+        async with asyncio.timeout(60):
+            while store.waiting < 8:  # noqa: ASYNC110 - it came over gRPC
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in playing)
+        store.room.set()
+        assert not any(each.duplicate for each in await asyncio.gather(*playing))
+        assert len(played.engines["solver"].turns) == 4 * 8
+        assert len(kept_groups.groups) == 8

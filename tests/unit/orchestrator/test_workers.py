@@ -27,7 +27,7 @@ class Playing:
 async def test_a_group_waits_for_the_first_worker() -> None:
     stubs: dict[str, Any] = {}
     workers = Workers(stubs, Limits(resting=0.01))
-    call = asyncio.ensure_future(workers.run(rollout_pb2.RunGroupRequest(), 10))
+    call = asyncio.ensure_future(workers.run(rollout_pb2.RunGroupRequest()))
     await asyncio.sleep(0.05)
     assert not call.done()
     stubs["w:1"] = Playing()
@@ -45,11 +45,11 @@ async def test_an_address_that_left_is_forgotten() -> None:
     stubs: dict[str, Any] = {"w:1": Failing()}
     workers = Workers(stubs, Limits(resting=0.01))
     with pytest.raises(grpc.aio.AioRpcError):
-        await workers.run(rollout_pb2.RunGroupRequest(), 10)
+        await workers.run(rollout_pb2.RunGroupRequest())
     assert workers.away() == ["worker at w:1: no route"]
     stubs["w:2"] = Playing()
     del stubs["w:1"]
-    await workers.run(rollout_pb2.RunGroupRequest(), 10)
+    await workers.run(rollout_pb2.RunGroupRequest())
     del stubs["w:2"]
     stubs["w:1"] = Playing()
     assert workers.away() == []
@@ -58,4 +58,4 @@ async def test_an_address_that_left_is_forgotten() -> None:
 async def test_a_job_without_any_worker_ends_in_words() -> None:
     workers = Workers({}, Limits(resting=0.01, unreachable=0.1))
     with pytest.raises(JobFailedError, match=r"no rollout worker for 0\.1 s"):
-        await workers.run(rollout_pb2.RunGroupRequest(), 10)
+        await workers.run(rollout_pb2.RunGroupRequest())

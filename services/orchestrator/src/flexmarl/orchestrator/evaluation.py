@@ -14,7 +14,7 @@ from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
 from flexmarl.data.tasks import Task
 from flexmarl.orchestrator.admission import Place
 from flexmarl.orchestrator.groups import Groups
-from flexmarl.orchestrator.plan import eval_request, group_seconds
+from flexmarl.orchestrator.plan import eval_request
 from flexmarl.orchestrator.scores import Scores
 from flexmarl.orchestrator.step import Parts
 from flexmarl.runtime.errors import JobFailedError

@@ -27,8 +27,9 @@ class Limits:
     """It lasts as long as the groups of its step are played."""
     train_tail: float = 3600
     """From the last group's end to the trained version."""
-    group_slack: float = 300
-    """What RunGroup may take beyond the timeouts of episode and reward that the worker keeps."""
+    group: float = 86400
+    """It lasts as long as its rewards wait for those of others, and the store is full: how long its
+    parts may take is the worker's to see to."""
     place: float = 60
     """For one group to be stored by the worker that holds it."""
     answers: float = 10

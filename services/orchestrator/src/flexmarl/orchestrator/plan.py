@@ -28,12 +28,6 @@ def checkpoint_due(spec: MARLJobSpec, version: int) -> bool:
     return version == spec.steps or version % spec.checkpoint.every_steps == 0
 
 
-def group_seconds(spec: MARLJobSpec, slack: float) -> float:
-    """Deadline of a RunGroup: what the worker allows its episodes, and `slack` beyond."""
-    reward = spec.reward.timeout if spec.reward else 0.0
-    return spec.workflow.timeout + reward + slack
-
-
 def train_request(
     job: MARLJob,
     task: Task,

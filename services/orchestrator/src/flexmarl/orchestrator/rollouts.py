@@ -77,13 +77,7 @@ class Rollouts:
             self._draws = restored(draws, fresh, places)
             self._placing = Placing(self, self._draws, remember, parts.limits.train_tail)
         self._tries = Tries(parts, tasks, self._choices, self._draws, incarnation)
-        self._groups = Groups(
-            self,
-            parts.workers,
-            parts.limits,
-            episodes=spec.batch.group_size,
-            seconds=group_seconds(spec, parts.limits.group_slack),
-        )
+        self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.batch.group_size)
 
     async def run(self) -> None:
         """Until cancelled. JobFailedError, StoreLostError: it cannot go on like this."""

@@ -34,6 +34,7 @@ from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.staleness import STALENESS
 from flexmarl.rollout.teams import Teams
 from flexmarl.rollout.told import Told, count
+from flexmarl.rollout.turn import Turn
 from flexmarl.runtime.errors import (
     FlexMARLError,
     FullError,
@@ -53,8 +54,9 @@ MOST_EPISODES = 4096
 """At a time; further ones wait for their turn."""
 MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
-STORE_SECONDS = 120.0
-"""How long a played group waits for room in the store; the orchestrator allows more than that."""
+PLACE_SECONDS = 45.0
+"""How long a held group waits for room in the store before it has to be asked for again; the
+orchestrator allows more than that."""
 
 
 class Store(Protocol):
@@ -94,22 +96,26 @@ class Worker:
         self._told = Told()
         self._teams = Teams(spec, encoders, externals, pool, self.bindings)
         self._slots = asyncio.Semaphore(most_episodes)
+        self._turn = Turn()
         self._groups = 0
 
     async def run_group(self, order: GroupOrder) -> GroupResult:
         """Play and, for training, store or hold it. Cancelling it aborts its turns.
+
+        Rewards that wait for each other, and room in the store, are waited for as long as it takes:
+        nothing that was sampled is thrown away.
 
         StalePolicyError: an engine holds a newer version than the routes say. FencedError: the
         incarnation is over. UnavailableError: try again. JobFailedError: the job cannot work.
         """
         if self._groups >= MOST_GROUPS:
             raise UnavailableError(f"{self._groups} groups are waiting here already")
+        self._held.check(order.id)
         self._groups += 1
         if order.hold:
             self._held.forget_before(order.since - self._spec.pipeline.max_staleness)
         try:
             with (
-        self._held.check(order.id)
                 self._held.room(order.id) if order.hold else nullcontext(),
                 bound_contextvars(group=str(order.id), task=order.task.id),
             ):
@@ -129,7 +135,12 @@ class Worker:
             return True
         samples = held.at(played, place)
         try:
-            stored = await self._store.append_group(place, held.task_id, samples, held.note)
+            async with asyncio.timeout(PLACE_SECONDS):
+                stored = await self._store.append_group(place, held.task_id, samples, held.note)
+        except TimeoutError:
+            raise FullError(
+                f"the store took no group for {PLACE_SECONDS:g} s; {played} waits here"
+            ) from None
         except (InvalidRequestError, StalePolicyError):  # nothing was stored
             self._held.release(played)
             raise
@@ -146,6 +157,7 @@ class Worker:
         samples: tuple[PolicySamples, ...] = ()
         dropped = duplicate = False
         if order.train:
+            await self._turn.come()
             samples = self._samples(order, episodes)
             self._told.of_nothing(order, episodes, samples)
             began = time.perf_counter()
@@ -190,16 +202,9 @@ class Worker:
         if order.hold:
             self._held.keep(order.id, order.task.id, samples, note, since=order.since)
             return True
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                stored = await self._store.append_group(
-                    order.id, order.task.id, samples, note, played=played
-                )
-        except TimeoutError:
-            # Not the call's own deadline: that would count against the group.
-            raise FullError(
-                f"the store took no group for {STORE_SECONDS:g} s; it is played again"
-            ) from None
+        stored = await self._store.append_group(
+            order.id, order.task.id, samples, note, played=played
+        )
         if stored:
             STALENESS.observe(samples, order.id.step)
         return stored
