@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.contract.orchestrator.fakes import FakeEngine, register_engine
+from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import engine_pb2, routing_pb2, routing_pb2_grpc
@@ -63,8 +65,10 @@ class FakeRouting(routing_pb2_grpc.RoutingServicer):
         self.turns: dict[str, int] = {}
         self.done: dict[str, int] = {}
         self.serving: dict[str, list[str]] = {}
+        self.times = 0
 
     async def Bindings(self, request: Any, context: Any) -> routing_pb2.BindingsResponse:
+        self.times += 1
         self.serving = {name: list(one.engines) for name, one in request.policies.items()}
         return routing_pb2.BindingsResponse(
             policies={
@@ -267,3 +271,53 @@ async def test_a_pools_engines_are_looked_up_like_others(tmp_path: Path) -> None
     assert list(directory.pools["few"]) == ["127.0.0.1:3"]
     assert directory.missing() == []
     await directory.close()
+
+
+async def test_workers_hear_of_every_engine_that_has_come_to_hold_what_is_wanted(
+    tmp_path: Path,
+) -> None:
+    """Where policies have engines of their own: groups in flight may use those that load late."""
+    spec, worker = make_job(1), FakeRouting()
+    fakes = [FakeEngine(), FakeEngine()]
+    gate = fakes[1].gates[2] = asyncio.Event()
+    async with AsyncExitStack() as stack:
+
+        async def serve(add: Any) -> str:
+            return await stack.enter_async_context(
+                serving(add, "127.0.0.1:0", token=TOKEN, drain_seconds=0)
+            )
+
+        addresses = [await serve(register_engine(fake)) for fake in fakes]
+        where = await serve(partial(routing_pb2_grpc.add_RoutingServicer_to_server, worker))
+        directory = Directory(TOKEN, ["p0"], workers=[where], engines={"p0": addresses})
+        stack.push_async_callback(directory.close)
+        directory.open()
+        engines = Engines(spec, directory.engines, directory.pools, LIMITS, 1)
+        binder = Binder(
+            spec,
+            1,
+            engines,
+            directory.worker_channels,
+            limits=LIMITS,
+            desk=Desk(),
+            job_file=tmp_path / "job.yaml",
+        )
+
+        async def heard(served: list[str]) -> None:
+            async with asyncio.timeout(60):
+                while worker.serving.get("p0") != served:  # noqa: ASYNC110 - it came over gRPC
+                    await asyncio.sleep(0.01)
+
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [tasks.create_task(engines.watch()), tasks.create_task(binder.run())]
+            engines.want("p0", WeightsRef(set="p0", version=1, checksum="1"))
+            await heard(addresses)
+            engines.want("p0", WeightsRef(set="p0", version=2, checksum="2"))
+            await heard(addresses[:1])
+            gate.set()
+            await heard(addresses)
+            times = worker.times
+            await asyncio.sleep(10 * LIMITS.tell_every)
+            assert worker.times == times  # nothing has changed
+            for helper in helpers:
+                helper.cancel()

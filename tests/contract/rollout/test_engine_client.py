@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flexmarl.models.bytes_tokenizer import BytesTokenizer
+from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.conversation import Generated
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.policies import EnginePolicy, SamplingChoice, TurnCall, pick_engine
@@ -303,3 +304,24 @@ async def test_one_engine_more_than_are_known_is_asked_while_all_others_are_busy
             assert (await policy(pool, second).generate(call())).text == "ok"
             release.set()
         assert (await long).text == "ok"
+
+
+async def test_turns_come_to_engines_that_are_ready_only_since_the_group_was_issued(
+    pool: EnginePool, small_engine: Any, serve_engine: Any
+) -> None:
+    first, second, release = small_engine(), small_engine(), asyncio.Event()
+    first.wait = second.wait = lambda _: release.wait()
+    async with serve_engine(first, "f") as one, serve_engine(second, "s") as other:
+        bindings = Bindings()
+        source = EnginePolicy("solver", 1, [one], TOKENS, pool, bindings=bindings)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(source.generate(call()))
+            await until(lambda: len(first.turns) == 2)
+            bindings.tell((1, 1), {"solver": [one, other]})
+            for _ in range(2):
+                group.create_task(source.generate(call()))
+            await until(lambda: len(second.turns) == 2)
+            release.set()
+        bindings.tell((1, 2), {})  # the one that was named with the group is tried on
+        assert (await source.generate(call())).engine == one

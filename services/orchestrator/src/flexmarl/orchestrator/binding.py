@@ -1,8 +1,9 @@
 """Has the engines of pools serve whoever needs them, and tells the workers who serves whom.
 
 What is decided is `sharing`'s; here the backlogs are asked for, which is what the workers' turns
-that want an engine are, and engines are bound. Workers learn of it at once, and as they are asked
-every `Limits.tell_every` seconds anyway, a worker that has restarted knows it soon.
+that want an engine are, and engines are bound. Workers learn at once who serves a policy now, so
+that groups in flight come to engines that were not ready when they were issued. Where pools are
+shared they are asked every `Limits.tell_every` seconds anyway; else until all have heard.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Binder:
         self._limits, self._desk, self._job_file = limits, desk, job_file
         self._balancing, self._read = job.spec.balancing, 0
         self._pools = [Pool(name, own) for name, own in job.spec.engine_pools.items()]
+        self._local = job.spec.local_policies
         self._order = [incarnation, 0]
+        self._heard: dict[str, dict[str, list[str]]] = {}
+        """By worker: what it was told last, and answered."""
         self._work: dict[str, routing_pb2.BindingsResponse] = {}
         """By worker: what it said last."""
         self._started = time.monotonic()
@@ -92,7 +96,9 @@ class Binder:
             self._engines.news.clear()
             if self._pools:
                 self._balancing = await asyncio.to_thread(self._read_balancing)
-                await self._tell()
+            serving = {policy: self._engines.serving(policy) for policy in self._local}
+            if self._pools or any(self._heard.get(each) != serving for each in self._workers):
+                await self._tell(serving)
                 for pool in self._pools:
                     self._decide(pool, time.monotonic())
             self._desk.engines = self._engines.counts()
@@ -116,16 +122,14 @@ class Binder:
         self._read = changed
         return found
 
-    async def _tell(self) -> None:
+    async def _tell(self, serving: dict[str, list[str]]) -> None:
         """Every worker who serves whom; each answers with what wants to be sampled."""
         self._order[1] += 1
         request = routing_pb2.BindingsRequest(
             incarnation=self._order[0],
             serial=self._order[1],
             policies={
-                policy: routing_pb2.Serving(engines=self._engines.serving(policy))
-                for pool in self._pools
-                for policy in pool.policies
+                policy: routing_pb2.Serving(engines=engines) for policy, engines in serving.items()
             },
         )
         done = self._done()
@@ -142,6 +146,7 @@ class Binder:
             for worker, answer in zip(workers, answers, strict=True)
             if answer is not None
         }
+        self._heard = dict.fromkeys(said, serving)
         self._work = known | said  # of one that does not answer, what it said last
         now, more = time.monotonic(), self._done()
         for pool in self._pools:

@@ -1,6 +1,7 @@
-"""Which engines of a pool serve which policy, as the orchestrator said last, and who asks for them.
+"""Which engines serve which policy, as the orchestrator said last, and who asks for shared ones.
 
-Policies that share engines have them in turns, so a turn may have to wait until one serves it.
+Groups in flight so come to engines that were not ready when they were issued. Policies that share
+engines have them in turns, so a turn may have to wait until one serves it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ Order = tuple[int, int]
 
 
 class Bindings:
-    """Of the policies that share engines."""
+    """Of all policies; `shared` are those that share engines."""
 
-    def __init__(self, policies: Iterable[str]) -> None:
-        self._policies = tuple(policies)
+    def __init__(self, shared: Iterable[str] = ()) -> None:
+        self._shared = tuple(shared)
         self._said: Order = (-1, -1)
         self._serving: dict[str, tuple[str, ...]] = {}
-        self._there = {policy: asyncio.Event() for policy in self._policies}
+        self._there = {policy: asyncio.Event() for policy in self._shared}
         self._asking: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
 
-    def __contains__(self, policy: str) -> bool:
+    def shares(self, policy: str) -> bool:
         return policy in self._there
 
     def tell(self, order: Order, serving: Mapping[str, Iterable[str]]) -> None:
@@ -33,9 +34,9 @@ class Bindings:
         if order < self._said:
             return
         self._said = order
+        self._serving = {policy: tuple(engines) for policy, engines in serving.items()}
         for policy, there in self._there.items():
-            self._serving[policy] = tuple(serving.get(policy, ()))
-            if self._serving[policy]:
+            if self.serving(policy):
                 there.set()
             else:
                 there.clear()
@@ -45,12 +46,15 @@ class Bindings:
         return self._serving.get(policy, ())
 
     async def served(self, policy: str) -> None:
-        """Return once somebody serves the policy."""
+        """Return once somebody serves the policy, one of those that share."""
         await self._there[policy].wait()
 
     @contextmanager
     def asking(self, policy: str) -> Iterator[None]:
-        """While a turn of the policy wants to be sampled."""
+        """While a turn of the policy wants to be sampled, where that is worth knowing."""
+        if not self.shares(policy):
+            yield
+            return
         self._asking[policy] += 1
         try:
             yield
@@ -59,5 +63,5 @@ class Bindings:
             self._asking[policy] -= 1
 
     def work(self) -> dict[str, tuple[int, int]]:
-        """By policy: turns that want to be sampled, and those that were."""
-        return {policy: (self._asking[policy], self._done[policy]) for policy in self._policies}
+        """By policy that shares: turns that want to be sampled, and those that were."""
+        return {policy: (self._asking[policy], self._done[policy]) for policy in self._shared}

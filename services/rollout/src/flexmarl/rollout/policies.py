@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -108,10 +107,11 @@ class EnginePolicy:
         min_version: int | None = None,
         bindings: Bindings | None = None,
     ) -> None:
-        """`min_version`: the oldest that will do; None: `version` alone. `bindings` says instead of
-        `engines` who serves the policy, which may change at any time."""
+        """`min_version`: the oldest that will do; None: `version` alone. `bindings` says who serves
+        the policy beside `engines`, which may change at any time."""
         self.name = name
-        self._bindings = bindings
+        self._bindings = bindings or Bindings()
+        self._shares = self._bindings.shares(name)
         self.versions = Versions(version if min_version is None else min_version, version)
         self._resumes = min_version is not None
         self._wanted = Wanted(name, self.versions.oldest, version)
@@ -121,7 +121,7 @@ class EnginePolicy:
 
     async def generate(self, call: TurnCall) -> Generated:
         """StalePolicyError: the group is void. UnavailableError: no engine came back in time."""
-        with self._bindings.asking(self.name) if self._bindings else nullcontext():
+        with self._bindings.asking(self.name):
             return await self._generate(call)
 
     async def _generate(self, call: TurnCall) -> Generated:
@@ -136,7 +136,7 @@ class EnginePolicy:
             except UnavailableError as error:
                 # Where turns go on over updates, an engine that is at one is nothing to tell of,
                 # and nothing is one that serves another policy now.
-                usual = self._resumes or self._bindings is not None
+                usual = self._resumes or self._shares
                 if not (usual and isinstance(error, NotYetError)):
                     self._pool.mark_away(address, str(error))
                 wait = patience.wait(loop.time())
@@ -196,12 +196,10 @@ class EnginePolicy:
     async def _pick(
         self, call: TurnCall, patience: Patience, *, prefer: str = "", avoid: str = ""
     ) -> str:
-        engines = self._engines
-        if self._bindings is not None:
-            while not (engines := self._bindings.serving(self.name)):
-                call.away = True
-                await self._bindings.served(self.name)
-                patience.renew()  # it was nobody's turn to answer
+        while not (engines := self._known()) and self._shares:
+            call.away = True
+            await self._bindings.served(self.name)
+            patience.renew()  # it was nobody's turn to answer
         if not engines:
             raise UnavailableError(f"policy {self.name!r} has no engine")
         if len(engines) == 1:
@@ -211,11 +209,18 @@ class EnginePolicy:
         }
         return pick_engine(loads, prefer)
 
+    def _known(self) -> Sequence[str]:
+        """Engines that were ready when the group was issued, and those that are now."""
+        now = self._bindings.serving(self.name)
+        if now == self._engines:
+            return now
+        return tuple(dict.fromkeys(self._engines + now))
+
     async def _behind(self, client: EngineClient) -> bool:
         """Whether the engine was restarted and had yet to load what the route names, or serves
         another policy of its pool by now."""
         stats = await client.stats()
-        if self._bindings is not None and stats.policy != self.name:
+        if self._shares and stats.policy != self.name:
             return True
         # Not above: it has caught up since.
         return not stats.loaded or (

@@ -68,5 +68,5 @@ class Teams:
             tokens,
             self._pool,
             min_version=route.min_version,
-            bindings=self._bindings if route.policy in self._bindings else None,
+            bindings=self._bindings,
         )

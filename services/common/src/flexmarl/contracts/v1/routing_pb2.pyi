@@ -73,7 +73,7 @@ class BindingsRequest(_message.Message):
     """within the incarnation; an older one changes nothing"""
     @_builtins.property
     def policies(self) -> _containers.MessageMap[_builtins.str, Global___Serving]:
-        """those that share engines, all of them"""
+        """all on engines of ours"""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class RoutingServicer(object):
     """
 
     def Bindings(self, request, context):
-        """Which engines of pools serve which policy from now on; answers with the turns that want one.
+        """Which engines serve which policy from now on; answers with the turns that want a shared one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

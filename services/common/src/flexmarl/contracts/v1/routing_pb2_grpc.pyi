@@ -34,7 +34,7 @@ class RoutingStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RoutingAsyncStub: ...
     Bindings: _grpc.UnaryUnaryMultiCallable[_routing_pb2.BindingsRequest, _routing_pb2.BindingsResponse]
-    """Which engines of pools serve which policy from now on; answers with the turns that want one."""
+    """Which engines serve which policy from now on; answers with the turns that want a shared one."""
 
 @_typing.type_check_only
 class RoutingAsyncStub(RoutingStub):
@@ -42,7 +42,7 @@ class RoutingAsyncStub(RoutingStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Bindings: _aio.UnaryUnaryMultiCallable[_routing_pb2.BindingsRequest, _routing_pb2.BindingsResponse]  # type: ignore[assignment]
-    """Which engines of pools serve which policy from now on; answers with the turns that want one."""
+    """Which engines serve which policy from now on; answers with the turns that want a shared one."""
 
 class RoutingServicer(metaclass=_abc_1.ABCMeta):
     """Served by the rollout worker beside `Rollout`, called by the orchestrator."""
@@ -53,6 +53,6 @@ class RoutingServicer(metaclass=_abc_1.ABCMeta):
         request: _routing_pb2.BindingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_routing_pb2.BindingsResponse, _abc.Awaitable[_routing_pb2.BindingsResponse]]:
-        """Which engines of pools serve which policy from now on; answers with the turns that want one."""
+        """Which engines serve which policy from now on; answers with the turns that want a shared one."""
 
 def add_RoutingServicer_to_server(servicer: RoutingServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
