@@ -295,3 +295,20 @@ def test_who_serves_whom_in_a_pool_comes_from_the_orchestrator() -> None:
     assert [one["engines"] for one in silent["policies"]] == [2, 0, 1]
     gone = next_status(status, seen(), [], Phase.RUNNING, spec)
     assert [one["engines"] for one in gone["policies"]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("end", FINAL)
+def test_a_job_that_is_over_has_neither_pods_nor_engines(end: Phase) -> None:
+    """They are there still when its end is written, and nothing is written after it."""
+    plain = document(policies=2, pools=[{"name": "few", "role": "engine", "max": 4}])
+    plain["spec"]["policies"][0]["pools"] = ["few"]
+    spec = subject(plain).job.spec
+    shared, own = a_pod(pool="few", ready=True), a_pod(uid="own", policy="policy-1", ready=True)
+    workload = Workload("StatefulSet", "team-engine-few", "engine", replicas=1, pool="few")
+    progress = Progress(engines={"policy-0": 1, "policy-1": 1})
+    runs = seen(pods=(shared, own), workloads=(workload,), progress=progress)
+    before = next_status({}, runs, [], Phase.RUNNING, spec)
+    assert [one["engines"] for one in before["policies"]] == [1, 1]
+    status = next_status(before, replace(runs, progress=None), [], end, spec)
+    assert [one["engines"] for one in status["policies"]] == [0, 0]
+    assert status["pools"] == [{"name": "few", "ready": 0, "wanted": 0, "max": 4}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -60,7 +61,8 @@ def next_status(
     found |= _restarts(before, seen)
     found |= _progress(before, seen, spec)
     if spec is not None:
-        found |= _pods(spec, before, seen)
+        there = replace(seen, pods=(), workloads=()) if phase in FINAL else seen
+        found |= _pods(spec, before, there)
     made = conditions(seen, findings, phase, (reason, message))
     found["conditions"] = dated(before.get("conditions", ()), made, now)
     return found
