@@ -174,6 +174,34 @@ async def test_a_preflight_that_may_try_again_spends_no_restart_of_the_orchestra
     assert "after 0 restarts: a bug" in status["message"]
 
 
+async def test_steps_that_are_raised_before_anybody_saw_the_end_are_trained(world: World) -> None:
+    key = await world.submit(job())
+    await world.runs(key)
+    before = await uid(world, "Job", "tiny-orchestrator")
+    leader = await world.pod("orchestrator")
+    await world.says(leader, running(state=ended(0)), phase="Succeeded")
+    end = time.monotonic() + 60
+    while not await complete(world):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+    await world.change(f"{world.path}/tiny", {"spec": {"steps": 5}})
+    while await uid(world, "Job", "tiny-orchestrator") in ("", before):
+        assert time.monotonic() < end
+        status = await world.look(key)
+        assert (status["phase"], status.get("step", 0)) == ("Starting", 0)
+        await asyncio.sleep(0.05)
+    assert (await world.runs(key))["steps"] == 5
+    await world.says(await world.pod("orchestrator"), running(state=ended(0)), phase="Succeeded")
+    status = await world.until(key, "Trained")
+    assert (status["phase"], status["progress"]) == ("Complete", "5/5")
+
+
+async def complete(world: World) -> bool:
+    found = await world.cluster.get("Job", world.namespace, "tiny-orchestrator")
+    conditions = (found or {}).get("status", {}).get("conditions", ())
+    return any((one["type"], one["status"]) == ("Complete", "True") for one in conditions)
+
+
 async def test_what_the_api_server_does_not_take_is_written_down_before_it_is_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

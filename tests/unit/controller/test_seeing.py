@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.controller.seen import document
 
-from flexmarl.controller.names import Manifest
-from flexmarl.controller.seeing import pod
+from flexmarl.controller.cache import Objects
+from flexmarl.controller.names import STEPS, Manifest
+from flexmarl.controller.observed import JobState
+from flexmarl.controller.seeing import observe, pod
 
 
 def ended(code: int, minute: int) -> dict[str, Any]:
@@ -52,3 +55,27 @@ def test_the_end_of_a_pod_is_that_of_the_container_to_blame(
         for manifest in (of(*order), of(order[1], first=order[:1])):
             found = pod(manifest).ended
             assert (found.exit_code if found else None) == code
+
+
+@pytest.mark.parametrize(
+    ("notes", "state"),
+    [
+        ({STEPS: "3"}, JobState.COMPLETE),
+        ({STEPS: "2"}, JobState.ABSENT),
+        ({STEPS: "10"}, JobState.COMPLETE),
+        ({}, JobState.COMPLETE),
+    ],
+)
+def test_who_has_done_fewer_steps_than_are_wanted_has_not_done_the_job(
+    notes: dict[str, str], state: JobState
+) -> None:
+    job = document(steps=3)
+    job["metadata"]["uid"] = "1"
+    leader = {
+        "kind": "Job",
+        "metadata": {"name": "team-orchestrator", "uid": "2", "annotations": notes},
+        "spec": {},
+        "status": {"conditions": [{"type": "Complete", "status": "True"}]},
+    }
+    there = Objects(job, {("Job", "team-orchestrator"): leader})
+    assert observe(there, None, (), now=1.0, progress=None, findings=()).orchestrator is state

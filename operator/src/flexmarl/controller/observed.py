@@ -15,6 +15,7 @@ class JobState(StrEnum):
     """Of the orchestrator's Job."""
 
     ABSENT = "absent"
+    """Or complete, for fewer steps than are wanted by now."""
     ACTIVE = "active"
     COMPLETE = "complete"
     FAILED = "failed"

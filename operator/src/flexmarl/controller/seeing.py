@@ -55,6 +55,8 @@ def observe(
     metadata, spec = there.job["metadata"], there.job["spec"]
     leader = there.children.get(("Job", child(metadata["name"], "orchestrator")))
     state, reason = job_state(leader)
+    if state is JobState.COMPLETE and _steps(leader) < spec["steps"]:  # they were raised
+        state = JobState.ABSENT
     known = read(there.job.get("status") or {})
     return Observed(
         now=now,
@@ -110,6 +112,12 @@ def _limits(job: MARLJob) -> dict[str, int]:
         TRAINER: roles.trainer.restart_policy.max,
         EXPERIENCE: roles.experience.restart_policy.max,
     }
+
+
+def _steps(leader: Mapping[str, Any] | None) -> float:
+    """For how many the orchestrator's Job was made; infinite: it does not say so."""
+    notes = leader["metadata"].get("annotations", {}) if leader else {}
+    return float(notes.get(STEPS, "inf"))
 
 
 def job_state(manifest: Mapping[str, Any] | None) -> tuple[JobState, str]:
