@@ -27,6 +27,7 @@ from flexmarl.controller.render.parts import PORT
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.orchestrator.desk import Desk, DeskService
 from flexmarl.runtime.grpc import serving
+from flexmarl.runtime.process import HOPELESS
 
 
 async def suspend(world: World, wanted: bool) -> None:
@@ -172,6 +173,53 @@ async def test_a_preflight_that_may_try_again_spends_no_restart_of_the_orchestra
     assert second != first
     status = await world.until(key, "RestartsExceeded")
     assert "after 0 restarts: a bug" in status["message"]
+
+
+GONE = Found(reason="SourceNotFound", message="s3://a/b: none", kind=Kind.HOPELESS, fetching=True)
+WAITS = running(state={"waiting": {"reason": "PodInitializing"}}, ready=False)
+
+
+def refused() -> Manifest:
+    """A first container that was told for good that its source is not there."""
+    return running(CONTAINER, state=ended(HOPELESS, Report([GONE]).text()), ready=False)
+
+
+async def test_a_source_that_is_not_there_ends_a_job_whoever_is_told_first(world: World) -> None:
+    key = await world.submit(job())
+    await world.look(key)
+    name = await failed(world, WAITS, first=refused())
+    status = await world.until(key, "SourceNotFound")
+    assert (status["phase"], status["message"]) == ("Failed", f"{name}: s3://a/b: none")
+
+
+async def test_a_source_that_refuses_a_later_pod_ends_no_job_that_has_run(world: World) -> None:
+    key = await world.submit(job())
+    await world.runs(key)
+    engine = await world.pod("engine")
+    await world.says(engine, WAITS, first=[refused()], phase="Pending")
+    status = await world.look(key)
+    assert (status["phase"], status["reason"]) == ("Running", "SourceNotFound")
+    assert "it goes on trying" in status["message"]
+    done = running(CONTAINER, state={"terminated": {"exitCode": 0, "containerID": "test://1"}})
+    await world.says(engine, running(), first=[done])
+    assert (await world.look(key))["reason"] == "Running"
+
+
+async def test_nor_does_one_that_refuses_the_orchestrator_when_it_comes_back(
+    world: World,
+) -> None:
+    key = await world.submit(job(roles={"orchestrator": {"restartPolicy": {"max": 0}}}))
+    await world.runs(key)
+    gone = await world.pod("orchestrator")
+    lost = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    at = f"/api/v1/namespaces/{world.namespace}/pods/{gone}/status"
+    await world.change(at, {"status": {"phase": "Failed", "conditions": lost}})
+    name = await failed(world, WAITS, first=refused())
+    status = await world.until(key, "SourceNotFound")
+    assert (status["phase"], status["restartsTotal"]) == ("Running", 0)
+    assert status["message"].startswith(f"{name}: s3://a/b: none")
+    assert await failed(world, WAITS, first=refused()) != name  # it was made anew, and no failure
+    assert (await world.look(key))["phase"] == "Running"
 
 
 async def test_steps_that_are_raised_before_anybody_saw_the_end_are_trained(world: World) -> None:

@@ -25,7 +25,7 @@ from flexmarl.contracts.preparation import (
 from flexmarl.controller import seeing
 from flexmarl.controller.findings import find
 from flexmarl.controller.names import Manifest
-from flexmarl.controller.observed import Observed, Pod, Workload
+from flexmarl.controller.observed import JobState, Observed, Pod, Workload
 from flexmarl.controller.phase import Phase, next_phase
 from flexmarl.controller.preparation import asked, how_far
 from flexmarl.controller.render import WORKLOADS, render
@@ -335,6 +335,26 @@ def test_a_source_that_is_not_there_ends_the_job_in_its_words(role: str) -> None
     assert status["reason"] == "SourceNotFound"
     assert status["message"] == f"team-{role}-0: hf://a/b@x: none"
     assert conditions(what, after)["ModelsFetched"][:2] == ("False", "SourceNotFound")
+
+
+@pytest.mark.parametrize("role", ["engine", "orchestrator"])
+def test_a_source_that_is_not_there_any_more_ends_no_job_that_has_run(role: str) -> None:
+    phase = "Failed" if role == "orchestrator" else "Pending"
+    what = replace(of(manifest(ended(3, GONE), role, phase=phase)), ran=True)
+    what = replace(what, orchestrator=JobState.ACTIVE)
+    (found,) = find(what)
+    assert (found.reason, found.fatal) == ("SourceNotFound", False)
+    assert found.message.startswith(f"team-{role}-0: hf://a/b@x: none; ")
+    assert next_phase(Phase.RUNNING, what, find(what)) is Phase.RUNNING
+    assert next_phase(Phase.STARTING, what, find(what)) is Phase.STARTING
+    assert conditions(what, Phase.RUNNING)["ModelsFetched"][:2] == ("False", "SourceNotFound")
+
+
+def test_a_first_container_of_the_orchestrator_that_gives_up_unheard_ends_the_job() -> None:
+    """Its Job does not count that end."""
+    what = of(manifest(ended(3, text="killed in the middle of its report"), "orchestrator"))
+    (found,) = find(what)
+    assert (found.reason, found.fatal) == ("ProcessFailed", True)
 
 
 def test_a_pod_with_too_little_fails_its_preflight_not_the_fetching() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flexmarl.contracts.preparation import CONTAINER
 from flexmarl.controller.names import EXPERIENCE, ORCHESTRATOR
-from flexmarl.controller.observed import Finding, Observed, Pod
+from flexmarl.controller.observed import Ended, Finding, Observed, Pod
 from flexmarl.controller.words import ENDED, cause, last_words, shortened
 from flexmarl.runtime.process import HOPELESS
 
@@ -117,9 +118,11 @@ def _store(pod: Pod) -> Finding | None:
 
 
 def _beyond_hope(pod: Pod, seen: Observed) -> Iterator[Finding]:
-    if pod.role == ORCHESTRATOR:  # its Job says so
+    ended = pod.ended or Ended(0)
+    words, code = last_words(pod), ended.exit_code
+    unheard = code == HOPELESS and ended.container == CONTAINER  # its first container said nothing
+    if pod.role == ORCHESTRATOR and not unheard:  # its Job says so
         return
-    words, code = last_words(pod), pod.ended.exit_code if pod.ended else 0
     if code == HOPELESS:
         yield Finding("ProcessFailed", f"{pod.name}: {words or 'it said nothing'}", fatal=True)
     elif pod.crashes > (most := seen.limits.get(pod.role, 3)):

@@ -52,7 +52,7 @@ def find(seen: Observed) -> list[Finding]:
         _of_spec(seen),
         seen.findings,
         of_nodes(seen),
-        preparation.findings(seen.pods),
+        preparation.findings(seen),
         of_containers(seen),
         of_places(seen),
         of_ends(seen),

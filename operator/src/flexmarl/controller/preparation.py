@@ -20,15 +20,18 @@ FETCHING_SECONDS = 12.0
 """After so long a first container has said how far it is."""
 
 
-def findings(pods: Iterable[Pod]) -> Iterator[Finding]:
+def findings(seen: Observed) -> Iterator[Finding]:
     """What keeps pods from starting. Hopeless is what a pod calls so: a source that is not there,
-    is damaged or refuses the key, a URI that is none, shared memory that is too small."""
-    for pod in current(pods):
+    is damaged or refuses the key, a URI that is none, shared memory that is too small. That ends no
+    job that has run: its other pods have what they need."""
+    for pod in current(seen.pods):
         if pod.prepared:
             continue
         for found in _blocking(pod):
-            text = f"{pod.name}: {found.message}"
-            yield Finding(found.reason, text, fatal=found.kind is Kind.HOPELESS)
+            hopeless = found.kind is Kind.HOPELESS
+            goes_on = "; it goes on trying" if hopeless and seen.ran else ""
+            text = f"{pod.name}: {found.message}{goes_on}"
+            yield Finding(found.reason, text, fatal=hopeless and not seen.ran)
 
 
 def current(pods: Iterable[Pod]) -> list[Pod]:

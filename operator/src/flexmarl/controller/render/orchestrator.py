@@ -60,8 +60,8 @@ def orchestrator(
         "podFailurePolicy": {
             "rules": [
                 _rule("FailJob", "main", HOPELESS),
-                _rule("FailJob", CONTAINER, HOPELESS),
-                _rule("Ignore", CONTAINER, PASSING),
+                # Whether HOPELESS ends the job, its status decides: one that has run goes on.
+                _rule("Ignore", CONTAINER, HOPELESS, PASSING),
                 {
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -75,9 +75,9 @@ def orchestrator(
     return [found]
 
 
-def _rule(action: str, container: str, code: int) -> Manifest:
-    """What the Job does when a container ends with that exit code."""
-    how = {"containerName": container, "operator": "In", "values": [code]}
+def _rule(action: str, container: str, *codes: int) -> Manifest:
+    """What the Job does when a container ends with one of these exit codes, in order."""
+    how = {"containerName": container, "operator": "In", "values": [*codes]}
     return {"action": action, "onExitCodes": how}
 
 
