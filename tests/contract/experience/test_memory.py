@@ -212,3 +212,28 @@ async def test_a_full_store_knows_what_it_has_and_refuses_who_was_replaced(
         await store.take_incarnation()
         with pytest.raises(FencedError):
             await append(store, sent(GroupId(old, 1, count), tokens=8_000))
+
+
+async def test_a_store_says_how_full_it_is_while_groups_wait_for_room(
+    small_server: Server, uid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whoever asks what it holds."""
+    async with (
+        Store(small_server.url, uid, POLICIES) as store,
+        serving(register(store), "127.0.0.1:0") as address,
+        ExperienceClient(address) as client,
+    ):
+        incarnation = await client.take_incarnation()
+        assert (await client.stored(1)).full is None
+        await fill_up(store, incarnation, 1)
+        full = (await client.stored(2)).full
+        assert full is not None
+        assert full.most == 8 << 20
+        assert full.used > full.most - (1 << 20)
+        for policy in POLICIES:
+            await client.commit(policy, await epoch_of(client, policy), 1)
+        await append(store, sent(GroupId(incarnation, 2, 0), tokens=8_000))
+        assert (await client.stored(2)).full is None
+        await fill_up(store, incarnation, 2)
+        monkeypatch.setattr("flexmarl.experience.fullness.WAITING_SECONDS", 0.0)
+        assert (await client.stored(2)).full is None  # whoever waited has left

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import QUICK, TOKEN, Team, message_of, team, told
 from tests.contract.orchestrator.fakes import register_trainer
@@ -149,3 +153,30 @@ async def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> N
                 await asyncio.to_thread(server.start)
                 await run
             around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_a_store_without_room_is_waited_for_and_how_full_it_is_is_told(
+    tmp_path: Path,
+) -> None:
+    """One that somebody else fills; every group is sampled once."""
+    with running(memory_mib=8) as server:
+        async with team(make_job(), tmp_path, server) as around:
+            around.workers[0].plays = once_at(1, 2, partial(fill, server))
+            async with going(around) as run:
+                words = await told(around, "room in the store")
+                assert re.search(r"the store: \d+ of 8 MiB are taken, \d of 6 groups of", words)
+                await asyncio.sleep(LONG)
+                assert not run.done()
+                with server.client() as other:
+                    other.delete("foreign")
+                await run
+            around.assert_trained_as_if_nothing_had_happened()
+            assert len(around.requests) == 24
+
+
+def fill(server: Server) -> None:
+    with server.client() as other:
+        for size in (1 << 20, 1 << 16, 1 << 12, 1 << 8):
+            with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+                while True:
+                    other.append("foreign", b"x" * size)

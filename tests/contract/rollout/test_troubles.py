@@ -9,7 +9,7 @@ import grpc
 import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
-from tests.contract.rollout.test_selection import MINE, SINGLE, TWO, code_of, counted, group
+from tests.contract.rollout.test_selection import MINE, SINGLE, TWO, counted, group
 
 from flexmarl.experience.samples import GroupId
 

@@ -48,7 +48,7 @@ class Recording:
 
 async def events_of(owner: Recording, said: Said) -> list[str]:
     """What happens to one whole draw."""
-    placing = Placing(owner, owner.draws, owner.remember, 60)
+    placing = Placing(owner, owner.draws, owner.remember)
     owner.draws.issue(0, 0)
     running = asyncio.ensure_future(placing.run())
     placing.whole(0, "w", said)
@@ -94,7 +94,7 @@ async def test_room_in_the_store_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 async def test_what_came_to_be_stored_meanwhile_is_let_go_of() -> None:
     """Its step was trained: the call that should have stored it was answered to nobody."""
     owner = Recording()
-    placing = Placing(owner, owner.draws, owner.remember, 60)
+    placing = Placing(owner, owner.draws, owner.remember)
     owner.draws.issue(0, 0)
     owner.draws.placed[0, 0] = 0
     owner.draws.issue(owner.draws.lost((0, 0)), 0)

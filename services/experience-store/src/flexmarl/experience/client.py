@@ -93,6 +93,8 @@ class StoredStep:
     closed: bool
     notes: Mapping[int, bytes]
     """Of those that came with one."""
+    full: pb.Memory | None
+    """While groups wait for room, of whichever step."""
 
 
 class ExperienceClient:
@@ -256,7 +258,8 @@ class ExperienceClient:
     async def stored(self, step: int) -> StoredStep:
         """What need not be played (again). Ask again while a step lasts: an entry may get lost."""
         response = await self._call(self._stub.Stored, pb.StoredRequest(step=step))
-        return StoredStep(frozenset(response.indexes), response.closed, dict(response.notes))
+        full = response.full if response.HasField("full") else None
+        return StoredStep(frozenset(response.indexes), response.closed, dict(response.notes), full)
 
     async def close_step(self, incarnation: int, step: int) -> None:
         """The step and all before it are done."""

@@ -102,7 +102,10 @@ class ExperienceService(pb_grpc.ExperienceServicer):
 
     async def Stored(self, request: pb.StoredRequest, context: Any) -> pb.StoredResponse:
         stored = await self._store.stored(request.step)
-        return pb.StoredResponse(indexes=stored.indexes, closed=stored.closed, notes=stored.notes)
+        full = stored.full and pb.Memory(used=stored.full.used, most=stored.full.most)
+        return pb.StoredResponse(
+            indexes=stored.indexes, closed=stored.closed, notes=stored.notes, full=full
+        )
 
     async def CloseStep(self, request: pb.CloseStepRequest, context: Any) -> pb.CloseStepResponse:
         await self._store.close_step(request.incarnation, request.step)

@@ -35,7 +35,7 @@ from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.checks import MAX_COUNTER, check_groups, group_name
 from flexmarl.experience.connection import Server, check_server, connect, translated
 from flexmarl.experience.fresh import Fresh
-from flexmarl.experience.fullness import Fullness
+from flexmarl.experience.fullness import Fullness, Memory
 from flexmarl.experience.handout import Handout
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.leases import Leases, check_cursor
@@ -66,6 +66,8 @@ class StoredStep:
     closed: bool
     notes: dict[int, bytes]
     """Of those that came with one."""
+    full: Memory | None
+    """While groups wait for room, of whichever step."""
 
 
 class Store:
@@ -308,6 +310,7 @@ class Store:
             indexes=sorted(int(index) for index, lost in indexes.items() if not lost),
             closed=closed is not None and step <= int(closed),
             notes={int(index): note for index, note in notes.items()},
+            full=await self._fullness.full(),
         )
 
     async def close_step(self, incarnation: int, step: int) -> None:

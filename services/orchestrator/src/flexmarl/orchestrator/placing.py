@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
@@ -24,7 +23,8 @@ from flexmarl.orchestrator.issue import Fault, pause
 PLACE_TRIES = 8
 """Of a worker that does not answer: it may be restarting, and then has forgotten the group."""
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
-"""The store is: the worker keeps the group meanwhile, and says so before the call's deadline."""
+"""The store is: the worker says so before the call's deadline, and keeps the group for as long as
+it takes."""
 SILENT = grpc.StatusCode.DEADLINE_EXCEEDED
 """The worker is: no fault of the group that it holds."""
 
@@ -55,12 +55,9 @@ class Owner(Protocol):
 class Placing:
     """Use `run` while anything waits."""
 
-    def __init__(
-        self, owner: Owner, draws: Draws, remember: Callable[[], Awaitable[None]], patience: float
-    ) -> None:
-        """`remember` keeps `draws`; a full store is waited for `patience` seconds."""
+    def __init__(self, owner: Owner, draws: Draws, remember: Callable[[], Awaitable[None]]) -> None:
+        """`remember` keeps `draws`."""
         self._owner, self._draws, self._remember = owner, draws, remember
-        self._patience = patience
         self._held: dict[int, tuple[str, Said]] = {}
         self._wake = asyncio.Event()
 
@@ -110,19 +107,16 @@ class Placing:
 
     async def _stored(self, worker: str, draw: int, place: Place) -> grpc.aio.AioRpcError | None:
         """Have it stored, as often as there is hope; the last error if it could not be."""
-        started, failures = time.monotonic(), 0
+        failures = 0
         for attempt in itertools.count(1):
             try:
                 await self._owner.store(worker, draw, place)
                 return None
             except grpc.aio.AioRpcError as error:
-                if error.code() is FULL:
-                    hopeless = time.monotonic() - started >= self._patience
-                else:
+                if error.code() is not FULL:
                     failures += 1
                     may_return = error.code() is SILENT or fault_of(error) is Fault.PEER
-                    hopeless = not may_return or failures >= PLACE_TRIES
-                if hopeless:
-                    return error
+                    if not may_return or failures >= PLACE_TRIES:
+                        return error
                 await asyncio.sleep(pause(attempt))
         raise AssertionError

@@ -75,7 +75,7 @@ class Rollouts:
             places = [(step, index) for step, own in stored.items() for index in own]
             fresh = Draws(spec.steps, self._total, self._staleness, version)
             self._draws = restored(draws, fresh, places)
-            self._placing = Placing(self, self._draws, remember, parts.limits.train_tail)
+            self._placing = Placing(self, self._draws, remember)
         self._tries = Tries(parts, tasks, self._choices, self._draws, incarnation)
         self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.batch.group_size)
 

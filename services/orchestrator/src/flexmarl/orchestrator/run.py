@@ -137,7 +137,7 @@ class Run:
         directory.changed = engines.look
         self._report.waits_for(
             lambda: [
-                *(["the experience store"] if lead.store_away else []),
+                *lead.away(),
                 *directory.missing(),
                 *training.away(),
                 *engines.away(),

@@ -654,6 +654,7 @@ class StoredResponse(_message.Message):
     INDEXES_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     closed: _builtins.bool
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -661,20 +662,49 @@ class StoredResponse(_message.Message):
     def notes(self) -> _containers.ScalarMap[_builtins.int, _builtins.bytes]:
         """by index, of those that came with one"""
 
+    @_builtins.property
+    def full(self) -> Global___Memory:
+        """while groups wait for room"""
+
     def __init__(
         self,
         *,
         indexes: _abc.Iterable[_builtins.int] | None = ...,
         closed: _builtins.bool = ...,
         notes: _abc.Mapping[_builtins.int, _builtins.bytes] | None = ...,
+        full: Global___Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["full", b"full"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "indexes", b"indexes", "notes", b"notes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "full", b"full", "indexes", b"indexes", "notes", b"notes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StoredResponse: _TypeAlias = StoredResponse  # noqa: Y015
+
+@_typing.final
+class Memory(_message.Message):
+    """Of the store's server, in bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USED_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    used: _builtins.int
+    most: _builtins.int
+    def __init__(
+        self,
+        *,
+        used: _builtins.int = ...,
+        most: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["most", b"most", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
 
 @_typing.final
 class CloseStepRequest(_message.Message):
