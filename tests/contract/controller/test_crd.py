@@ -95,7 +95,7 @@ def test_a_name_that_is_none_is_refused_in_the_words_of_validate(name: str) -> N
     assert of_job["rule"].replace("self.metadata.name", "self") == of_policy["rule"]
     document = {**sound(), "metadata": {"name": name, "namespace": "default"}}
     document["spec"]["policies"][0]["name"] = name
-    _, problems = read(document)
+    problems = read(document).problems
     for rule, field in ((of_job, "metadata.name"), (of_policy, "spec.policies[0].name")):
         assert f'{field}: "{name}" {rule["message"]}' in problems
 

@@ -168,7 +168,7 @@ async def test_one_that_cannot_be_read_goes_after_its_time_with_its_gang(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unread(_: Manifest) -> Read:
-        return None, ("spec.novelty: unknown field",)
+        return Read(None, ("spec.steps: it is none",))
 
     removed: list[str] = []
 

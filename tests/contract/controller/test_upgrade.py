@@ -16,11 +16,9 @@ from tests.contract.controller.test_looks import job
 
 from flexmarl.contracts.crd import crd
 from flexmarl.contracts.reading import JobFileError, load_job, served_job
-from flexmarl.controller import reconcile
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Key
 from flexmarl.controller.names import Manifest
-from flexmarl.controller.reading import Read, read
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
 
@@ -53,12 +51,6 @@ async def _get(world: World, path: str) -> Manifest:
     return await world.cluster.call("GET", path)
 
 
-def _reads_novelty(manifest: Manifest) -> Read:
-    """As the models of the later release do."""
-    spec = {name: value for name, value in manifest["spec"].items() if name != "novelty"}
-    return read({**manifest, "spec": spec})
-
-
 @asynccontextmanager
 async def later_controller(world: World) -> AsyncIterator[None]:
     settings = ControllerSettings(images={**IMAGES, "slim": "later"}, namespaces=[world.namespace])
@@ -75,21 +67,20 @@ async def templates(world: World) -> dict[str, Any]:
     }
 
 
-async def file(world: World, tmp_path: Path) -> Path:
+async def file(world: World, tmp_path: Path, name: str = "tiny") -> Path:
     """As its pods have it mounted."""
-    at = f"/api/v1/namespaces/{world.namespace}/configmaps/tiny-job"
+    at = f"/api/v1/namespaces/{world.namespace}/configmaps/{name}-job"
     found = tmp_path / "job.yaml"
     found.write_text((await _get(world, at))["data"]["job.yaml"])
     return found
 
 
 async def test_a_later_release_leaves_a_running_job_what_it_can_read(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
     key = await world.submit(job())
     await world.runs(key)
     before = await templates(world)
-    monkeypatch.setattr(reconcile, "read", _reads_novelty)
     async with later_definition(world, key), later_controller(world):
         await world.look(key)
         assert load_job(await file(world, tmp_path)).spec.steps == 2
@@ -117,6 +108,46 @@ async def test_a_later_release_leaves_a_running_job_what_it_can_read(
         after = await templates(world)
         (main,) = after["tiny-orchestrator"]["containers"]
         assert main["image"] == "later"
+
+
+async def test_a_controller_that_is_older_than_the_definition_neglects_no_job(
+    world: World, tmp_path: Path
+) -> None:
+    """That of a release beside the one that was upgraded, or of this one until it is restarted."""
+    pools = [{"name": "fast", "role": "engine", "min": 1, "max": 2}]
+    runs, waits, new = (job(pools=pools) for _ in range(3))
+    for name, made in (("runs", runs), ("waits", waits), ("new", new)):
+        made["metadata"]["name"] = name
+        for policy in made["spec"]["policies"]:
+            policy["pools"] = ["fast"]
+    first = await world.submit(runs)
+    await world.runs(first)
+    second = await world.submit(waits)
+    assert (await world.look(second))["phase"] == "Starting"
+    async with later_definition(world, first):
+        third = await world.submit(new)
+        for key in (second, third):
+            status = await world.until(key, "PodsNotReady")
+            assert status["phase"] == "Starting"
+            (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
+            assert accepted["status"] == "True"
+            assert "spec.novelty" in accepted["message"]
+        spec = json.loads((await file(world, tmp_path, "new")).read_text())["spec"]
+        assert spec["novelty"] == 0
+        assert served_job(tmp_path / "job.yaml")[0].metadata.name == "new"
+        change = [{**pools[0], "min": 2}]
+        await world.change(f"{world.path}/runs", {"spec": {"pools": change, "steps": 7}})
+        await world.look(first)
+        engines = await world.cluster.get("StatefulSet", world.namespace, "runs-engine-fast")
+        assert engines is not None
+        assert engines["spec"]["replicas"] == 2
+        await world.cluster.delete("Deployment", world.namespace, "runs-worker")
+        await world.until(first, "PodsNotReady")
+        end = time.monotonic() + 60
+        while "runs-worker" not in await world.names("Deployment"):
+            assert time.monotonic() < end
+            await asyncio.sleep(PAUSE)
+            await world.look(first)
 
 
 async def _steps(world: World) -> str:

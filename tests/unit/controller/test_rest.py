@@ -28,13 +28,13 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
     monkeypatch.setattr("flexmarl.controller.reconcile.read", counted)
     known, manifest = _Job("1"), sound()
     for _ in range(3):
-        job, problems = known.read(copy.deepcopy(manifest))
+        job, problems, _ = known.read(copy.deepcopy(manifest))
         assert job is not None
         assert not problems
         manifest["status"] = {"step": len(times)}
     assert len(times) == 1
     manifest["spec"]["steps"] = 7
-    job, _ = known.read(manifest)
+    job = known.read(manifest).job
     assert job is not None
     assert job.spec.steps == 7
     manifest["metadata"]["annotations"] = {PACKED: "job-files"}
@@ -42,7 +42,7 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
     assert len(times) == 3
     broken = copy.deepcopy(manifest)
     broken["spec"]["agents"][0]["policy"] = "nobody"
-    assert known.read(broken)[1]
+    assert known.read(broken).problems
 
 
 def pod(role: str, ip: str, ready: str = "True", uid: str = "1", **metadata: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_a_template_is_told_or_made_into_a_pod(
     plain = document(roles={role: {"template": template}}, pools=pools)
     for policy in plain["spec"]["policies"]:
         policy["pools"] = ["fast"]
-    job, problems = read(plain)
+    job, problems, _ = read(plain)
     assert job is not None
     if not problems:
         render(Subject(job, "0f3c-uid", plain, "token", ""), INSTALLATION, {})
@@ -80,8 +80,8 @@ def test_a_template_that_asks_for_little_is_sound() -> None:
 
 
 def test_a_part_that_there_is_not_is_told_with_the_nearest() -> None:
-    _, problems = read(document(roles={"worker": {"template": {"metadat": {}, "spec": None}}}))
-    assert problems == (
+    found = read(document(roles={"worker": {"template": {"metadat": {}, "spec": None}}}))
+    assert found.problems == (
         "spec.roles.worker.template.metadat: unknown field; allowed here: metadata, spec; "
         'did you mean "metadata"?',
         "spec.roles.worker.template.spec: nothing is not allowed; must be a mapping",

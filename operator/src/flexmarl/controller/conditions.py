@@ -20,7 +20,8 @@ def waiting_for(seen: Observed) -> str:
 def conditions(
     seen: Observed, findings: Sequence[Finding], phase: Phase, why: Reason
 ) -> list[Manifest]:
-    problems = "; ".join(seen.problems)
+    problems, unknown = "; ".join(seen.problems), ", ".join(seen.unknown)
+    left_out = f"left out, for this controller does not know it: {unknown}" if unknown else ""
     ready = seen.complete_pods and phase in (Phase.STARTING, Phase.RUNNING)
     trouble = next(iter(findings), None)
     if ready:
@@ -33,7 +34,9 @@ def conditions(
         pods = why
     suspended = phase is Phase.SUSPENDED
     return [
-        _condition("Accepted", not problems, "InvalidSpec" if problems else "Valid", problems),
+        _condition(
+            "Accepted", not problems, "InvalidSpec" if problems else "Valid", problems or left_out
+        ),
         *_preparation(seen, phase, why),
         _condition("PodsReady", ready, *pods),
         _condition("Suspended", suspended, *(why if suspended else ("NotSuspended", ""))),

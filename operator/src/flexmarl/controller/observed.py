@@ -167,6 +167,8 @@ class Observed:
     deadline: float | None = None
     problems: tuple[str, ...] = ()
     """Why the spec cannot be used."""
+    unknown: tuple[str, ...] = ()
+    """Fields of it that were left out."""
     ran: bool = False
     """All its pods were ready before."""
     orchestrator: JobState = JobState.ABSENT

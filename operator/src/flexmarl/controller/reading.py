@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from flexmarl.contracts import rules
 from flexmarl.contracts.api import API_VERSION
 from flexmarl.contracts.cluster_rules import check_for_cluster
-from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.preparation import PACKED
+from flexmarl.contracts.reading import checked, known_part
 from flexmarl.controller.names import Manifest
 
-Read: TypeAlias = tuple[MARLJob | None, tuple[str, ...]]
+
+class Read(NamedTuple):
+    job: MARLJob | None
+    problems: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    """Fields that were left out."""
 
 
 def document(manifest: Mapping[str, Any]) -> Manifest:
@@ -34,16 +35,11 @@ def document(manifest: Mapping[str, Any]) -> Manifest:
 
 
 def read(manifest: Mapping[str, Any]) -> Read:
-    """The job, and its problems in words; a job with problems is not to be run."""
-    plain = document(manifest)
-    job, problems = None, []
-    try:
-        job = MARLJob.model_validate_json(
-            json.dumps(plain), strict=True, by_alias=True, by_name=False
-        )
-    except ValidationError as error:
-        problems = explain(error.errors(include_url=False), plain)
+    """The job, and its problems in words; a job with problems is not to be run. Fields that are not
+    known here are no problem: a later definition gives each job the defaults of its new ones, and
+    who misspells one is told by the API server."""
+    plain, unknown = known_part(document(manifest))
+    job, problems = checked(plain)
     found = {problem.path for problem in problems}
-    broken = (*rules.check(plain), *check_for_cluster(plain))
-    problems += [problem for problem in broken if problem.path not in found]
-    return job, tuple(str(problem) for problem in problems if not problem.warning)
+    problems += [one for one in check_for_cluster(plain) if one.path not in found]
+    return Read(job, tuple(str(one) for one in problems if not one.warning), tuple(unknown))

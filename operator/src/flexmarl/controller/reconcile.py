@@ -99,11 +99,12 @@ class Reconciler:
             return NEVER
         known = await self._known(key, manifest)
         known.leader = seeing.leader(there, known.uid)
-        job, problems = known.read(manifest)
+        said = known.read(manifest)
+        job = said.job
         before: Manifest = manifest.get("status") or {}
         now = time.time()
         seen = seeing.observe(
-            there, job, problems, now=now, progress=known.progress, findings=known.findings
+            there, *said, now=now, progress=known.progress, findings=known.findings
         )
         seen = await self._questions.answered(key, known.uid, seen)
         phase, status, findings = _decided(before, seen, job)

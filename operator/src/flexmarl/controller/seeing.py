@@ -44,13 +44,14 @@ def observe(
     there: Objects,
     job: MARLJob | None,
     problems: tuple[str, ...],
+    unknown: tuple[str, ...] = (),
     *,
     now: float,
     progress: Progress | None,
     findings: Sequence[Finding],
 ) -> Observed:
-    """`job`: that of `there`, unless it cannot be read; `progress`: what its orchestrator said
-    last; `findings`: what could not be applied."""
+    """`job`, `problems`, `unknown`: what was read of the job of `there`; `progress`: what its
+    orchestrator said last; `findings`: what could not be applied."""
     assert there.job is not None
     metadata, spec = there.job["metadata"], there.job["spec"]
     leader = there.children.get(("Job", child(metadata["name"], "orchestrator")))
@@ -67,6 +68,7 @@ def observe(
         suspend_timeout=float(spec.get("suspendTimeout", 300)),
         deadline=spec.get("activeDeadlineSeconds"),
         problems=problems,
+        unknown=unknown,
         ran=bool((there.job.get("status") or {}).get("startTime")),
         orchestrator=state,
         orchestrator_reason=reason,

@@ -25,7 +25,9 @@ __all__ = [
     "JobFile",
     "JobFileError",
     "Problem",
+    "checked",
     "inspect_job",
+    "known_part",
     "load_job",
     "read_job",
     "served_job",
@@ -97,16 +99,34 @@ def served_job(path: Path) -> tuple[MARLJob, list[str]]:
     """The job as a process reads it whom somebody has started for it, who has checked it and may be
     of a later release: without the fields that this one does not know, which are named.
     JobFileError."""
-    data = parse(_text(path)).data
+    known, unknown = known_part(parse(_text(path)).data)
     try:
-        return _job(data), []
+        return _job(known), unknown
+    except ValidationError:
+        return load_job(path), []  # which says all that is wrong
+
+
+def known_part(data: Any) -> tuple[Any, list[str]]:
+    """`data` without the fields that this release does not know, and which these are."""
+    try:
+        _job(data)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         unknown = [tuple(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
+        return _without(data, unknown), [format_path(each) for each in unknown]
+    return data, []
+
+
+def checked(data: Any) -> tuple[MARLJob | None, list[Problem]]:
+    """The model if the schema holds, and the problems of schema and rules."""
+    job, problems = None, []
     try:
-        return _job(_without(data, unknown)), [format_path(each) for each in unknown]
-    except ValidationError:
-        return load_job(path), []  # which says all that is wrong
+        job = _job(data)
+    except ValidationError as error:
+        problems = explain(error.errors(include_url=False), data)
+    found: set[FieldPath] = {problem.path for problem in problems}
+    problems += [problem for problem in rules.check(data) if problem.path not in found]
+    return job, problems
 
 
 def read_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
@@ -122,7 +142,7 @@ def inspect_job(path: Path, overrides: Sequence[str] = ()) -> Inspection:
     job: MARLJob | None = None
     if isinstance(data, dict):
         refused = {problem.path for problem in problems}
-        job, invalid = _validate(data)
+        job, invalid = checked(data)
         problems += [problem for problem in invalid if problem.path not in refused]
     elif not problems:
         kind = "is empty" if data is None else "holds no mapping"
@@ -142,18 +162,6 @@ def _text(path: Path) -> str:
     raise JobFileError(path, [Problem((), says)])
 
 
-def _validate(data: dict[str, Any]) -> tuple[MARLJob | None, list[Problem]]:
-    """The model if the schema holds, and the problems of schema and rules."""
-    job, problems = None, []
-    try:
-        job = _job(data)
-    except ValidationError as error:
-        problems = explain(error.errors(include_url=False), data)
-    found: set[FieldPath] = {problem.path for problem in problems}
-    problems += [problem for problem in rules.check(data) if problem.path not in found]
-    return job, problems
-
-
 def _job(data: Any) -> MARLJob:
     """Strict JSON: "3" is no number and true no integer, as for an API server. ValidationError."""
     return MARLJob.model_validate_json(json.dumps(data), strict=True, by_alias=True, by_name=False)
@@ -165,7 +173,7 @@ def _without(data: Any, paths: Iterable[FieldPath]) -> Any:
         node = found
         for part in parents:
             node = node[part]
-        del node[last]
+        node.pop(last, None)  # by an alias of YAML it is the same node that stands elsewhere
     return found
 
 

@@ -1,0 +1,94 @@
+"""Jobs that a later release has defined, or a later definition filled in."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from tests.unit.controller.seen import document, seen
+
+from flexmarl.controller.findings import find
+from flexmarl.controller.phase import Phase
+from flexmarl.controller.reading import read
+from flexmarl.controller.status import next_status
+
+PLACES = (
+    "", "policies.0", "policies.0.model", "policies.0.engine", "policies.0.training", "agents.1",
+    "agents.1.sampling", "workflow", "code", "code.git", "data", "reward", "eval", "eval.data",
+    "batch", "pipeline", "pools.0", "pools.0.tolerations.0", "balancing", "weightSync", "store",
+    "checkpoint", "checkpoint.claim", "cache", "shm", "network", "gang", "roles", "roles.worker",
+    "roles.worker.restartPolicy",
+)  # fmt: skip
+"""Objects of a spec that have fields of ours."""
+
+
+def whole() -> dict[str, Any]:
+    """A job in which all of them are there, none of them twice."""
+    plain = document(
+        code={"git": {"url": "https://host/team.git"}},
+        workflow={"entrypoint": "team:Team"},
+        reward={"name": "exact"},
+        eval={"data": {"uri": "gym://chain_sum"}},
+        pools=[{"name": "fast", "role": "engine", "tolerations": [{"operator": "Exists"}]}],
+        roles={"worker": {"restartPolicy": {"max": 2}}},
+        checkpoint={"claim": {"size": "1Gi"}},
+        **{each: {} for each in ("batch", "pipeline", "balancing", "weightSync", "store", "cache",
+                                 "shm", "network", "gang")},
+    )  # fmt: skip
+    plain["spec"]["policies"][0] |= {"training": {}, "pools": ["fast"]}
+    plain["spec"]["agents"][1]["sampling"] = {"maxTokens": 12}
+    copied: dict[str, Any] = json.loads(json.dumps(plain))
+    return copied
+
+
+def at(plain: dict[str, Any], place: str) -> dict[str, Any]:
+    found: Any = plain["spec"]
+    for part in filter(None, place.split(".")):
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("value", [0, {"a": [1]}], ids=["plain", "object"])
+def test_a_field_that_is_not_known_here_stands_in_no_job_s_way(place: str, value: Any) -> None:
+    plain = whole()
+    known = read(copy.deepcopy(plain))
+    assert (known.problems, known.unknown) == ((), ())
+    at(plain, place)["novelty"] = value
+    found = read(plain)
+    assert (found.job, found.problems) == (known.job, ())
+    assert [one.replace("[", ".").replace("]", "") for one in found.unknown] == [
+        ".".join(filter(None, ("spec", place, "novelty")))
+    ]
+
+
+def test_however_many_there_are() -> None:
+    plain = whole()
+    for place in PLACES:
+        at(plain, place)["novelty"] = {}
+    found = read(plain)
+    assert (found.job, found.problems) == (read(whole()).job, ())
+    assert len(found.unknown) == len(PLACES)
+
+
+def test_beside_one_that_is_not_known_here_what_is_wrong_is_told() -> None:
+    plain = document(novelty=1)
+    plain["spec"]["steps"] = "many"
+    plain["spec"]["agents"][0]["policy"] = "nobody"
+    found = read(plain)
+    assert found.job is None
+    told = {one.partition(":")[0] for one in found.problems}
+    assert told >= {"spec.steps", "spec.agents[0].policy"}
+    assert "spec.novelty" not in told
+
+
+def test_what_was_left_out_is_told() -> None:
+    what = seen(unknown=("spec.novelty",))
+    assert not find(what)
+    status = next_status({}, what, [], Phase.STARTING, None)
+    (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
+    assert "spec.novelty" in accepted["message"]
