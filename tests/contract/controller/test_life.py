@@ -222,6 +222,32 @@ async def test_nor_does_one_that_refuses_the_orchestrator_when_it_comes_back(
     assert (await world.look(key))["phase"] == "Running"
 
 
+async def test_an_orchestrator_whose_sources_are_away_tries_again_within_a_minute(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job alone waits longer each time, and keeps every pod that failed."""
+    monkeypatch.setattr("flexmarl.controller.plan.TRY_SECONDS", 0.0)
+    key = await world.submit(job(roles={"orchestrator": {"restartPolicy": {"max": 0}}}))
+    await world.look(key)
+    away = Found(reason="SourceUnreachable", message="hub: down", kind=Kind.PASSING, fetching=True)
+    tries = running(CONTAINER, state=ended(PASSING, Report([away]).text()), ready=False)
+    seen = set()
+    for _ in range(3):
+        before = await uid(world, "Job", "tiny-orchestrator")
+        seen.add(await failed(world, WAITS, first=tries))
+        end = time.monotonic() + 60
+        while await uid(world, "Job", "tiny-orchestrator") in ("", before):
+            assert time.monotonic() < end
+            status = await world.look(key)
+            assert (status["phase"], status["restartsTotal"]) == ("Starting", 0)
+            await asyncio.sleep(0.05)
+    assert len(seen) == 3
+    while seen & await world.names("Pod"):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+    assert (await world.runs(key))["phase"] == "Running"
+
+
 async def test_steps_that_are_raised_before_anybody_saw_the_end_are_trained(world: World) -> None:
     key = await world.submit(job())
     await world.runs(key)

@@ -114,6 +114,12 @@ class Applier:
                 changed.add(at[0])
         return changed
 
+    async def again(self, key: Key, there: Objects) -> None:
+        """Make the orchestrator's Job anew, which the next look does once it is gone."""
+        for found in there.of("Job"):
+            log.info("the orchestrator tries again", name=found["metadata"]["name"])
+            await self._replace(key, found)
+
     async def clear(self, key: Key, uid: str, there: Objects, gang: Iterable[Manifest]) -> None:
         """Delete every object that was made of the job, its `gang` too, but its claim and
         evidence."""
@@ -206,9 +212,7 @@ class Applier:
             steps = manifest["metadata"]["annotations"].get(STEPS)
             if kind == "Job" and found["metadata"].get("annotations", {}).get(STEPS) != steps:
                 log.info("the orchestrator starts again", name=name, steps=steps)
-                if former:
-                    self._former[key] = found
-                await self._delete(key, found)
+                await self._replace(key, found)
                 return None
             if former:
                 return await self._only_scaled(manifest, found)
@@ -233,6 +237,12 @@ class Applier:
             if found is not None and made_by(found) != self._made_by:
                 return await self._cluster.apply(carried_on(manifest, found))
         return await self._cluster.apply(manifest)
+
+    async def _replace(self, key: Key, found: Manifest) -> None:
+        """By one with the same pods, if another has made them."""
+        if made_by(found) != self._made_by:
+            self._former[key] = found
+        await self._delete(key, found)
 
     async def _delete(self, key: Key, one: Manifest) -> None:
         about = one["metadata"]

@@ -9,8 +9,12 @@ from typing import Any
 
 from flexmarl.controller.clock import due, seconds
 from flexmarl.controller.names import ORCHESTRATOR
-from flexmarl.controller.observed import JobState, Observed
+from flexmarl.controller.observed import JobState, Observed, Pod
 from flexmarl.controller.phase import FINAL, Phase
+from flexmarl.controller.preparation import FAILED
+
+TRY_SECONDS = 60.0
+"""After its last try an orchestrator's preflight is tried anew."""
 
 
 class Wish(StrEnum):
@@ -29,6 +33,8 @@ class Plan:
     """Ask the orchestrator to save the last finished step."""
     evidence: bool = False
     """Keep what the pods said before they go."""
+    anew: bool = False
+    """The orchestrator's Job, which waits longer each time: it is to try now."""
     delete_job: bool = False
     """Its ttl is over."""
     again: float = float("inf")
@@ -55,4 +61,22 @@ def plan(status: Mapping[str, Any], seen: Observed, phase: Phase, ttl: float | N
         return Plan(Wish.KEPT)
     if seen.problems:  # an earlier version took it: it goes on as that has made it
         return Plan(Wish.AS_IT_IS, again=due(status, seen))
-    return Plan(Wish.ALL, again=due(status, seen))
+    tries = _tries(seen)
+    if seen.now >= tries:
+        return Plan(Wish.ALL, anew=True, again=due(status, seen))
+    return Plan(Wish.ALL, again=min(tries, due(status, seen)))
+
+
+def _tries(seen: Observed) -> float:
+    """When the orchestrator is to try again what may pass. Its Job alone would wait for minutes,
+    and keep each pod that failed. Infinite: it does try, or has crashed, which the Job counts."""
+    pods = [pod for pod in seen.pods if pod.role == ORCHESTRATOR]
+    waits = seen.orchestrator is JobState.ACTIVE and any(pod.report for pod in pods)
+    if not waits or not all(_waits(pod) for pod in pods):
+        return float("inf")
+    return max(pod.failed_at for pod in pods) + TRY_SECONDS
+
+
+def _waits(pod: Pod) -> bool:
+    uncounted = pod.report is not None or pod.disrupted
+    return pod.phase == FAILED and uncounted and not (pod.prepared or pod.deleting)

@@ -203,7 +203,9 @@ class Reconciler:
             await self._evidence.keep(key, known.uid, there, last_try=last_try)
         if todo.save:
             await self._save(known, there)
-        if job is not None and todo.wish is Wish.ALL:
+        if todo.anew:
+            await self._applier.again(key, there)
+        elif job is not None and todo.wish is Wish.ALL:
             await self._bring_about(key, known, job, there)
         elif todo.wish is Wish.KEPT:
             await self._clear(key, known, there)
