@@ -153,9 +153,10 @@ class TrainedPolicy:
         ages = self.version - batch.versions
         prox, own = fresh, batch.comparable & (ages == 0)
         if began_with is not None:
-            if self.correction is Correction.DECOUPLED or not batch.comparable.all():
+            decoupled = self.correction is Correction.DECOUPLED
+            if decoupled or not batch.comparable.all():
                 prox = self.forward.at(began_with, batch)
-            else:  # not needed: nothing to compare with the engine's either
+            if not decoupled:  # nor compared by chance, where some token of the batch needs it
                 own = np.zeros_like(own)
         comparable = torch.from_numpy(batch.comparable).to(device)
         compared = torch.from_numpy(own).to(device)
