@@ -14,6 +14,8 @@ from tests.contract.orchestrator.test_pipeline import at, crash, until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.entries import Name
+from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.runtime.errors import FencedError
@@ -37,6 +39,55 @@ async def test_groups_that_nobody_has_trained_yet_are_played_again(
         await around.run()
         assert [at(request) for request in around.requests].count(lost[0]) == 2
         around.assert_trained_as_if_nothing_had_happened()
+
+
+@pytest.mark.parametrize("damage", ["undecodable", "lost"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["in time", "too late"])
+async def test_what_one_policy_lost_is_played_again_for_it_alone_or_the_job_falls_back(
+    tmp_path: Path,
+    store_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    ahead: bool,
+) -> None:
+    """`ahead`: the other policy has trained the step, and its engines cannot play it any more."""
+    monkeypatch.setattr(Fresh.__init__, "__defaults__", (0,))  # the service restarted meanwhile
+    job = make_job(pipeline={"maxStaleness": 1}, checkpoint={"everySteps": 2})
+    async with team(job, tmp_path, store_server) as around:
+        worker, (first, second) = around.workers[0], around.trainers
+        before = [first.gates["p0", 1], second.gates["p1", 1]] = asyncio.Event(), asyncio.Event()
+        if not ahead:
+            second.gates["p1", 2] = asyncio.Event()
+        stored: list[tuple[int, int]] = []
+        worker.on_stored = stored.append
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(step == 2 for step, _ in stored) == 6)
+        damaged(around, store_server, "p0", (2, 3), damage)
+        for gate in before:
+            gate.set()
+        await until(lambda: run.done() or stored.count((2, 3)) == 2)
+        if not ahead:
+            second.gates["p1", 2].set()
+        await run
+        around.assert_every_task_was_trained_once()
+        again = [request for request in around.requests if at(request) == (2, 3)]
+        assert [request.id.incarnation for request in again] == [1, 2 if ahead else 1]
+        assert len({request.seed for request in again}) == 1
+        assert around.ledger.times["p1", 2] == 1 + ahead
+        assert around.ledger.times["p0", 2] == 1
+
+
+def damaged(around: Team, server: Server, policy: str, place: tuple[int, int], damage: str) -> None:
+    """The server has nothing, or something else, of what the policy learns from that group."""
+    keys, (step, index) = Keys(around.settings.job_uid), place
+    with redis.from_url(server.url) as client:
+        names = map(Name.parse, client.zrange(keys.entries(policy, step), 0, -1))
+        [data] = [keys.data(policy, name.stream_id) for name in names if name.index == index]
+        assert client.exists(data)
+        if damage == "lost":
+            client.delete(data)
+        else:
+            client.setrange(data, 7, b"\xff garbage")
 
 
 async def test_a_store_without_the_incarnation_gets_the_next_one_at_once(tmp_path: Path) -> None:
