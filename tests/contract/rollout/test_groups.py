@@ -194,6 +194,25 @@ async def test_no_exit_of_the_user_s_code_ends_more_than_its_episode(
             assert broken[0].detail == raised
 
 
+async def test_turns_that_a_call_has_cut_by_top_p_or_top_k_say_so(stage: Any) -> None:
+    """Whatever the job file says of their agent."""
+    code = """
+async def run(task, team):
+    solver = team["solver"]
+    await solver.chat("1")
+    await solver.chat("2", top_p=0.5)
+    await solver.chat("3", top_p=1.0)
+    await solver.chat("4", top_p=1.0, top_k=4)
+    return 1.0
+"""
+    agents = "\nagents: [{name: solver, policy: solver, sampling: {topP: 0.9}}]"
+    async with stage(MINE + agents, code) as played:
+        await played.run()
+        sequences = played.samples["solver"].sequences[:4]
+        said = [turn.truncated for sequence in sequences for turn in sequence.turns]
+        assert said == [True, True, False, True]
+
+
 async def test_a_straggler_times_out_and_the_group_is_stored(stage: Any) -> None:
     code = (
         HEAD

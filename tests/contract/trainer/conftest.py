@@ -174,6 +174,8 @@ class Rig:
         logprobs: list[float] | None = None,
         agent: str = "solver",
         version: int | None = None,
+        temperature: float = 1.0,
+        truncated: bool = False,
     ) -> list[Sequence]:
         """Episodes of one sampled token each after the same prompt."""
         group = GroupId(self.incarnation, step, index)
@@ -183,7 +185,9 @@ class Rig:
             mask, probs = np.zeros(length, np.uint8), np.zeros(length, np.float32)
             mask[-1], probs[-1] = 1, (logprobs or [-5.5] * len(tokens))[episode]
             span = VersionSpan(step if version is None else version, 0, 1)
-            turn = TurnSpan(len(PROMPT), length, (span,), "length", temperature=1.0)
+            turn = TurnSpan(
+                len(PROMPT), length, (span,), "length", temperature, truncated=truncated
+            )
             rows.append(
                 Sequence(
                     id=group.sequence_id(episode, agent, 0),

@@ -175,14 +175,15 @@ async def test_weights_that_engines_do_not_sample_from_fail_the_job(rigs: Rigs) 
     assert state_of(rig) == saved
 
 
-@pytest.mark.parametrize("sampling", [{"topP": 0.9}, {"topK": 5}, {"temperature": 0}])
+@pytest.mark.parametrize("turns", [{"truncated": True}, {"temperature": 0.0}])
 async def test_truncated_sampling_is_trained_without_the_gap_check(
-    rigs: Rigs, sampling: dict[str, float]
+    rigs: Rigs, turns: dict[str, Any]
 ) -> None:
-    rig = await rigs(agents=[{"name": "solver", "policy": "solver", "sampling": sampling}])
+    rig = await rigs()
     async with rig.serving() as trainer:
         await trainer.Bind(bind(epoch=await rig.epoch()), timeout=WAIT)
-        await rig.append(0, 0, rig.rows(0, 0, [65, 66], [1, 0], logprobs=[-0.1, -0.1]))
+        rows = rig.rows(0, 0, [65, 66], [1, 0], logprobs=[-0.1, -0.1], **turns)
+        await rig.append(0, 0, rows)
         response = await trainer.TrainStep(train(0, 1), timeout=WAIT)
         assert response.updated
         assert response.metrics["compared_tokens"] == 0

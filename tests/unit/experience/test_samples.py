@@ -64,6 +64,7 @@ def sequences(draw: st.DrawFn) -> Sequence:
                 draw(st.sampled_from(["stop", "length", "abort"])),
                 draw(st.floats(0, 4, width=32)),
                 draw(st.none() | st.floats(allow_nan=False, allow_infinity=False)),
+                draw(st.booleans()),
             )
         )
     size = len(mask)
@@ -114,7 +115,7 @@ def test_arrays_are_little_endian_bytes() -> None:
 
 
 Change = Callable[[pb.PolicySamples], None]
-SEQUENCE, TURN, SPAN = ("sequences", 6), ("turns", 5), ("spans", 3)
+SEQUENCE, TURN, SPAN = ("sequences", 6), ("turns", 6), ("spans", 3)
 
 
 def _set(table: tuple[str, int], *columns: tuple[int, int]) -> Change:
@@ -138,7 +139,7 @@ def _reward(name: str, value: float, *columns: tuple[int, int]) -> Change:
 
 def _without_turn(message: pb.PolicySamples) -> None:
     _set(SEQUENCE, (TURNS, 0))(message)
-    del message.turns[5:], message.temperatures[1:], message.turn_rewards[1:], message.spans[3:]
+    del message.turns[6:], message.temperatures[1:], message.turn_rewards[1:], message.spans[3:]
 
 
 def _without_span(message: pb.PolicySamples) -> None:
@@ -257,7 +258,7 @@ def test_arrays_of_another_length_are_refused(change: Change, words: str) -> Non
 
 
 @pytest.mark.parametrize("change", [
-    _cut("rewards", 1), _cut("temperatures", 1), _cut("turn_rewards", 0), _cut("turns", 5),
+    _cut("rewards", 1), _cut("temperatures", 1), _cut("turn_rewards", 0), _cut("turns", 6),
     _cut("spans", 3), _cut("agents", 0), _set(SEQUENCE, (TURNS, 2)), _set(TURN, (SPANS, 0)),
     _set(SEQUENCE, (AGENT, 1)),
 ])  # fmt: skip

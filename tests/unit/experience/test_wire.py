@@ -34,7 +34,7 @@ def samples(draw: st.DrawFn) -> pb.PolicySamples:
         agents=[draw(st.text(max_size=200)) for _ in range(count)],
         sequences=[draw(st.integers(0, 2**32 - 1)) for _ in range(6 * count)],
         rewards=[draw(st.floats(allow_nan=False)) for _ in range(count)],
-        turns=range(5 * count),
+        turns=range(6 * count),
         temperatures=[0.5] * count,
         turn_rewards=[draw(st.floats(allow_nan=False)) for _ in range(count)],
         spans=[draw(st.integers(0, 2**64 - 1)) for _ in range(3 * count)],

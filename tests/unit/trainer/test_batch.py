@@ -1,5 +1,4 @@
 from collections import Counter
-from collections.abc import Collection
 from collections.abc import Sequence as Rows
 from dataclasses import replace
 from random import Random
@@ -61,10 +60,11 @@ def columns(rows: Rows[Sequence]) -> Columns:
 def prepare(
     rows: Rows[Sequence],
     algorithm: Algorithm,
-    truncated: Collection[str] = (),
     deviations: Deviations | None = None,
+    *,
+    comparable: bool = True,
 ) -> Prepared:
-    return batches.prepare(columns(rows), algorithm, truncated, deviations)
+    return batches.prepare(columns(rows), algorithm, deviations, comparable=comparable)
 
 
 def step_deviations(groups: Rows[Rows[Sequence]], algorithm: Algorithm) -> Deviations:
@@ -159,18 +159,21 @@ def test_own_rewards_train_where_the_outcome_is_unscorable() -> None:
     assert prepared.excluded == 0
 
 
-def test_truncated_and_greedy_tokens_are_not_comparable() -> None:
+def test_tokens_of_truncated_and_greedy_turns_are_not_comparable() -> None:
+    """Turns, not agents: a call may ask for another sampling than the job file."""
+    both = sequence(0, 1, [(1, 3), (4, 6)], temperature=0.6)
+    cut = replace(both.turns[1], truncated=True)
     rows = [
-        sequence(0, 1, [(1, 2)], agent="plain", temperature=0.6),
-        sequence(0, 1, [(1, 2)], agent="nucleus", temperature=0.6),
-        sequence(0, 1, [(1, 2)], agent="greedy", temperature=0.0),
+        replace(both, turns=(both.turns[0], cut)),
+        sequence(1, 1, [(1, 2)], temperature=0.0),
     ]
-    plain, nucleus, greedy = prepare(rows, Algorithm.GRPO, {"nucleus"}).examples
-    assert plain.comparable.tolist() == [True]
-    assert plain.temperatures.tolist() == pytest.approx([0.6])
-    assert nucleus.comparable.tolist() == [False]
+    nucleus, greedy = prepare(rows, Algorithm.GRPO).examples
+    assert nucleus.comparable.tolist() == [True, True, False, False]
+    assert nucleus.temperatures.tolist() == pytest.approx([0.6] * 4)
     assert greedy.comparable.tolist() == [False]
     assert greedy.temperatures.tolist() == [1]
+    for example in prepare(rows, Algorithm.GRPO, comparable=False).examples:
+        assert not example.comparable.any()
 
 
 def test_every_token_knows_the_version_that_sampled_it() -> None:
@@ -203,7 +206,7 @@ def test_whitening_is_over_the_episodes_of_the_step_and_per_agent() -> None:
     assert deviations == step_deviations(groups[::-1], Algorithm.REINFORCE_PP)
     values = [
         [set(example.advantages.tolist()) for example in prepared.examples]
-        for prepared in (prepare(g, Algorithm.REINFORCE_PP, (), deviations) for g in groups)
+        for prepared in (prepare(g, Algorithm.REINFORCE_PP, deviations) for g in groups)
     ]
     scale = (8.5 / 6) ** -0.5
     assert all(len(value) == 1 for group in values for value in group)  # every token of a row
@@ -221,7 +224,7 @@ def test_turns_with_their_own_rewards_are_whitened_apart() -> None:
     ]
     deviations = step_deviations([rows], Algorithm.REINFORCE_PP)
     assert deviations == {("solver", False): 0.5, ("solver", True): 20}
-    first, second = prepare(rows, Algorithm.REINFORCE_PP, (), deviations).examples
+    first, second = prepare(rows, Algorithm.REINFORCE_PP, deviations).examples
     assert first.advantages.tolist() == [1, 1]
     assert second.advantages.tolist() == [-1, -1]
 

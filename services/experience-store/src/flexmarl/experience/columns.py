@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 EPISODE, AGENT, NUMBER, TOKENS, TURNS, REWARDED = range(6)
 """Columns of sequences."""
-START, END, REASON, SPANS, OWN_REWARD = range(5)
+START, END, REASON, SPANS, OWN_REWARD, TRUNCATED = range(6)
 """Of turns."""
 VERSION, SPAN_START, SPAN_END = range(3)
 """Of spans."""
@@ -30,7 +30,7 @@ class Tables:
     rewards: NDArray[np.float64]
     """[S]"""
     turns: NDArray[np.uint32]
-    """[U, 5]"""
+    """[U, 6]"""
     temperatures: NDArray[np.float32]
     """[U]"""
     turn_rewards: NDArray[np.float64]

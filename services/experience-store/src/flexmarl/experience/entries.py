@@ -14,7 +14,7 @@ import xxhash
 
 from flexmarl.experience.wire import Part, WireGroup, WireSamples, group_message
 
-FORM = b"columns"
+FORM = b"columns-2"
 """How data is written; of an entry of another form it cannot be read."""
 KEPT_BYTES = 1 << 16
 """Of unreadable data, for whoever looks into it."""

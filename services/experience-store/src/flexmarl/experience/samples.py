@@ -30,6 +30,7 @@ from flexmarl.experience.columns import (
     SPANS,
     START,
     TOKENS,
+    TRUNCATED,
     TURNS,
     Columns,
     Tables,
@@ -87,6 +88,8 @@ class TurnSpan:
     temperature: float
     reward: float | None = None
     """Of this turn alone."""
+    truncated: bool = False
+    """By top-p or top-k: its log-probs are not of the policy's whole distribution."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,6 +202,7 @@ def samples_in(columns: Columns) -> PolicySamples:
                         finish_reason=FINISH_REASONS[turn[REASON]],
                         temperature=temperature,
                         reward=own_reward if turn[OWN_REWARD] else None,
+                        truncated=bool(turn[TRUNCATED]),
                     )
                     for turn, temperature, own_reward in itertools.islice(turns, row[TURNS])
                 ),
@@ -270,14 +274,16 @@ def _tables(sequences: Iterable[Sequence], prefix: str) -> tuple[tuple[str, ...]
                     f"{sorted(_REASONS)}"
                 )
             rewarded = turn.reward is not None
-            turns.append((turn.start, turn.end, reason, len(turn.versions), rewarded))
+            turns.append(
+                (turn.start, turn.end, reason, len(turn.versions), rewarded, turn.truncated)
+            )
             temperatures.append(turn.temperature)
             turn_rewards.append(0.0 if turn.reward is None else turn.reward)
             spans += [(span.version, span.start, span.end) for span in turn.versions]
     return tuple(agents), Tables(
         np.array(rows, "<u4").reshape(-1, 6),
         np.array(rewards, "<f8"),
-        np.array(turns, "<u4").reshape(-1, 5),
+        np.array(turns, "<u4").reshape(-1, 6),
         np.array(temperatures, "<f4"),
         np.array(turn_rewards, "<f8"),
         np.array(spans, "<u8").reshape(-1, 3),

@@ -102,7 +102,8 @@ class ExperienceService(pb_grpc.ExperienceServicer):
 
     async def Stored(self, request: pb.StoredRequest, context: Any) -> pb.StoredResponse:
         stored = await self._store.stored(request.step)
-        full = stored.full and pb.Memory(used=stored.full.used, most=stored.full.most)
+        memory = stored.full
+        full = None if memory is None else pb.Memory(used=memory.used, most=memory.most)
         return pb.StoredResponse(
             indexes=stored.indexes, closed=stored.closed, notes=stored.notes, full=full
         )

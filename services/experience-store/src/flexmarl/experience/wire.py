@@ -39,7 +39,7 @@ _COLUMNS = {
     "logprobs": None,
     "sequences": (np.dtype("<u4"), 6),
     "rewards": (np.dtype("<f8"), 1),
-    "turns": (np.dtype("<u4"), 5),
+    "turns": (np.dtype("<u4"), 6),
     "temperatures": (np.dtype("<f4"), 1),
     "turn_rewards": (np.dtype("<f8"), 1),
     "spans": (np.dtype("<u8"), 3),

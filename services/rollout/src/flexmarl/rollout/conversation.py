@@ -82,6 +82,8 @@ class TurnInfo:
     policy: str
     temperature: float
     max_tokens: int
+    truncated: bool = False
+    """By top-p or top-k."""
 
 
 @dataclass(eq=False, slots=True)

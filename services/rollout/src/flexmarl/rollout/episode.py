@@ -186,7 +186,14 @@ class Agent:
 
     def _about(self, order: int, sampling: SamplingChoice) -> TurnInfo:
         policy = self._player.spec.policy
-        return TurnInfo(order, self.name, policy, sampling.temperature, sampling.max_tokens)
+        return TurnInfo(
+            order,
+            self.name,
+            policy,
+            sampling.temperature,
+            sampling.max_tokens,
+            sampling.truncates,
+        )
 
 
 Team: TypeAlias = Mapping[str, Agent]

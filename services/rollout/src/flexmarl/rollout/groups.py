@@ -208,6 +208,7 @@ def _sample(
                 finish_reason=turn.reply.finish_reason,
                 temperature=turn.info.temperature,
                 reward=rewards.of_turn(turn),
+                truncated=turn.info.truncated,
             )
             for turn in sequence.turns
         ),

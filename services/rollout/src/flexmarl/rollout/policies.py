@@ -45,6 +45,11 @@ class SamplingChoice:
     top_k: int
     """0: off."""
 
+    @property
+    def truncates(self) -> bool:
+        """Whether log-probs are not of the whole distribution."""
+        return self.top_p < 1 or self.top_k > 0
+
 
 @dataclass(eq=False, slots=True)
 class TurnCall:

@@ -61,9 +61,17 @@ def check_group(
         )
 
 
+def comparable(spec: MARLJobSpec, policy: str) -> bool:
+    """Whether the engine's log-probs are a model's at all."""
+    return spec.policy(policy).engine.kind is not EngineKind.SCRIPTED
+
+
 def incomparable_agents(spec: MARLJobSpec, policy: str) -> dict[str, str]:
-    """Agents whose sampling log-probs are not of the policy's whole distribution, and why."""
-    if spec.policy(policy).engine.kind is EngineKind.SCRIPTED:
+    """Agents whose sampling log-probs are not of the policy's whole distribution, and why.
+
+    By the job file; what a call asks for instead stands with its turn.
+    """
+    if not comparable(spec, policy):
         return {agent.name: "scripted engine" for agent in spec.agents_of(policy)}
     reasons = {}
     for agent in spec.agents_of(policy):

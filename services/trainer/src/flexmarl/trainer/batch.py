@@ -6,7 +6,7 @@ of padded rows has the gradient of its rows one by one. Nothing is ever duplicat
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from flexmarl.experience.columns import (
     SPANS,
     START,
     TOKENS,
+    TRUNCATED,
     TURNS,
     VERSION,
     Columns,
@@ -116,16 +117,17 @@ def step_deviations(groups: Iterable[Columns], algorithm: Algorithm) -> Deviatio
 def prepare(
     columns: Columns,
     algorithm: Algorithm,
-    truncated: Collection[str] = (),
     deviations: Deviations | None = None,
+    *,
+    comparable: bool = True,
 ) -> Prepared:
     """The examples of one group's sequences, in their order.
 
     An agent's reward of an episode counts once in the group's statistics, however many sequences
     carry it. A turn with a reward of its own is judged by that instead of the episode's: against
     all own-reward turns of the same agent in the group. Turns with neither are excluded; a sequence
-    of which nothing is left is counted. `truncated` names agents sampled with top-p or top-k: their
-    log-probs, and those of greedy turns (temperature 0), are not of the whole distribution.
+    of which nothing is left is counted. Log-probs of turns that top-p or top-k cut, and of greedy
+    ones (temperature 0), are not of the whole distribution; not `comparable`: none is.
     `deviations` of the step divide the advantages.
     """
     tables = columns.tables
@@ -142,10 +144,7 @@ def prepare(
     logprobs = columns.logprobs[starts(tables.sequences[:, TOKENS])[of_token] + positions]
     temperatures = np.repeat(tables.temperatures, lengths)
     greedy = temperatures <= 0
-    comparable = ~greedy
-    cut_off = [number for number, agent in enumerate(columns.agents) if agent in truncated]
-    if cut_off:
-        comparable &= ~np.isin(tables.sequences[:, AGENT], cut_off)[of_token]
+    whole = comparable & ~greedy & (np.repeat(tables.turns[:, TRUNCATED], lengths) == 0)
     advantages = np.repeat(judged, lengths)
     temperatures = np.where(greedy, np.float32(1), temperatures)
     versions = _versions(tables, kept)
@@ -164,7 +163,7 @@ def prepare(
                 old_logprobs=logprobs[own],
                 advantages=advantages[own],
                 temperatures=temperatures[own],
-                comparable=comparable[own],
+                comparable=whole[own],
                 versions=versions[own],
             )
         )

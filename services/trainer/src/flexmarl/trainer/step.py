@@ -20,7 +20,7 @@ from flexmarl.experience.client import ExperienceClient, Lease
 from flexmarl.experience.samples import LeasedGroup
 from flexmarl.runtime.seeds import derive_seed
 from flexmarl.trainer.accumulate import StepOrder, StepTotals, worthwhile_tokens
-from flexmarl.trainer.admission import check_gap, check_group, incomparable_agents
+from flexmarl.trainer.admission import check_gap, check_group, comparable
 from flexmarl.trainer.advantage import WHOLE_STEP
 from flexmarl.trainer.ahead import leasing_ahead
 from flexmarl.trainer.batch import Prepared, prepare, step_deviations
@@ -53,7 +53,7 @@ class Step:
         self._policy, self._name = resident.policy, resident.policy.spec.name
         self._training = resident.policy.spec.training
         self._epoch, self._step, self._groups = epoch, step, groups
-        self._truncated = incomparable_agents(spec, self._name)
+        self._comparable = comparable(spec, self._name)
         self._vocabulary = self._policy.forward.vocabulary
         self._whole = self._training.algorithm in WHOLE_STEP
         self._seen: set[int] = set()
@@ -188,7 +188,9 @@ class Step:
                 [group.columns for group in own + again], self._training.algorithm
             )
         for number, group in enumerate(own + again):
-            prepared = prepare(group.columns, self._training.algorithm, self._truncated, deviations)
+            prepared = prepare(
+                group.columns, self._training.algorithm, deviations, comparable=self._comparable
+            )
             if number < len(own):
                 self._order.add(group.id.index, replace(prepared, arrival=self._arrived))
                 self._arrived += 1

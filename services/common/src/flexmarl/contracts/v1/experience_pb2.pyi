@@ -115,7 +115,9 @@ class PolicySamples(_message.Message):
 
     @_builtins.property
     def turns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """[U, 5]: start and end in the sequence, finish reason (stop, length, abort), spans, whether rewarded"""
+        """[U, 6]: start and end in the sequence, finish reason (stop, length, abort), spans, whether
+        rewarded, whether top-p or top-k cut the distribution that its log-probs are of
+        """
 
     @_builtins.property
     def temperatures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
