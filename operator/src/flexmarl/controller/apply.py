@@ -122,11 +122,14 @@ class Applier:
 
     async def clear(self, key: Key, uid: str, there: Objects, gang: Iterable[Manifest]) -> None:
         """Delete every object that was made of the job, its `gang` too, but its claim and
-        evidence."""
-        alive = [one for one in there.of(*WORKLOADS) if "deletionTimestamp" not in one["metadata"]]
-        for one in alive:
-            await self._delete(key, one)
-        if (key, uid) in self._cleaned and not alive:
+        evidence. What pods need goes after the last of them: on their way out they are still fenced
+        and find each other."""
+        for one in there.of(*WORKLOADS):
+            if "deletionTimestamp" not in one["metadata"]:
+                await self._delete(key, one)
+        self._rendered.pop(key, None)
+        self._former.pop(key, None)
+        if there.of(*WORKLOADS, "Pod") or (key, uid) in self._cleaned:
             return
         # Files of `flexmarl apply` are the job's own as well, but not made here.
         made = f"{MANAGED_BY}={MANAGER},{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
@@ -246,6 +249,7 @@ class Applier:
 
     async def _delete(self, key: Key, one: Manifest) -> None:
         about = one["metadata"]
+        self._applied.pop((key, one["kind"], about["name"]), None)
         await self._cluster.delete(one["kind"], key.namespace, about["name"], about["uid"])
 
     async def _gang(self, manifest: Manifest) -> Manifest:
