@@ -4,17 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.controller.conftest import World
 from tests.contract.controller.kubelet import Kubelet, kubelet
 from tests.contract.controller.test_life import suspend, uid
 from tests.contract.controller.test_looks import KINDS, job
+from tests.contract.controller.test_rights import GANGS, define_gangs
 
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.cache import Key
+from flexmarl.controller.names import Manifest
 
 CLAIM = "PersistentVolumeClaim"
+POOLS = [{"name": "fast", "role": "engine", "min": 2, "max": 4}]
+
+
+def pooled(**spec: Any) -> Manifest:
+    """A job whose gang is as large as its pool is at least."""
+    made = job(pools=POOLS, gang={"kind": "coscheduling"}, **spec)
+    for policy in made["spec"]["policies"]:
+        policy["pools"] = ["fast"]
+    return made
+
+
+async def gang(world: World) -> Manifest | None:
+    """The only one."""
+    at = f"/apis/{GANGS}/v1alpha1/namespaces/{world.namespace}/podgroups"
+    found: list[Manifest] = (await world.cluster.call("GET", at))["items"]
+    return found[0] if found else None
+
+
+async def size(world: World) -> int:
+    found = await gang(world)
+    return 0 if found is None else int(found["spec"]["minMember"])
 
 
 async def left(world: World) -> set[str]:
@@ -69,3 +93,38 @@ async def test_a_suspension_that_is_taken_back_while_pods_go_leaves_what_they_ne
     await node.releases_all()
     await world.until(key, "Suspended")
     assert await left(world) == {CLAIM}
+
+
+async def test_what_was_made_in_part_before_a_second_suspension_goes_as_well(world: World) -> None:
+    await define_gangs(world)
+    key = await world.submit(pooled())
+    await world.until(key, "PodsNotReady")
+    await suspend(world, True)
+    await world.until(key, "Suspended")
+    assert await left(world) == {CLAIM}
+    await world.limit("none", {"count/services": "0"})
+    await suspend(world, False)
+    await world.until(key, "QuotaExceeded")
+    assert await size(world) == 6
+    await suspend(world, True)
+    await world.until(key, "Suspended")
+    assert await left(world) == {CLAIM}
+    assert await size(world) == 0
+
+
+async def test_a_gang_of_another_size_is_made_anew_unless_it_has_pods(world: World) -> None:
+    await define_gangs(world)
+    await world.limit("none", {"count/services": "0"})
+    key = await world.submit(pooled())
+    await world.until(key, "QuotaExceeded")
+    assert await size(world) == 6
+    await world.change(f"{world.path}/tiny", {"spec": {"pools": [{**POOLS[0], "min": 1}]}})
+    await world.until(key, "QuotaExceeded")
+    assert await size(world) == 5
+    quota = f"/api/v1/namespaces/{world.namespace}/resourcequotas/none"
+    await world.cluster.call("DELETE", quota)
+    await world.until(key, "PodsNotReady")
+    await world.pod("trainer")
+    await world.change(f"{world.path}/tiny", {"spec": {"pools": [{**POOLS[0], "min": 3}]}})
+    await world.look(key)
+    assert await size(world) == 5

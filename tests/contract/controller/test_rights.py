@@ -95,7 +95,7 @@ async def test_its_rights_are_those_that_the_life_of_jobs_takes(
     world: World, cluster: Recorded, granted: set[Right]
 ) -> None:
     settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace], namespace=NAMESPACE)
-    await _define_gangs(world)
+    await define_gangs(world)
     async with Orchestrators() as asker:
 
         def started() -> Reconciler:
@@ -131,7 +131,7 @@ def _gangs_alike(found: set[Right]) -> set[Right]:
     return {("*" if what == "podgroups" else group, what, verb) for group, what, verb in found}
 
 
-async def _define_gangs(world: World) -> None:
+async def define_gangs(world: World) -> None:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     names = {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"}
     version = {"name": "v1alpha1", "served": True, "storage": True}
@@ -146,7 +146,11 @@ async def _define_gangs(world: World) -> None:
             "versions": [{**version, "schema": {"openAPIV3Schema": anything}}],
         },
     }
-    await world.cluster.call("POST", CRDS, body=body)
+    try:
+        await world.cluster.call("POST", CRDS, body=body)
+    except RefusedError as error:
+        if error.status != 409:
+            raise
     async with asyncio.timeout(30):
         while True:
             try:

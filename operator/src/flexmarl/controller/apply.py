@@ -32,6 +32,7 @@ from flexmarl.controller.names import (
 from flexmarl.controller.observed import Finding
 from flexmarl.controller.owners import belongs
 from flexmarl.controller.render import WORKLOADS
+from flexmarl.controller.render.gang import size
 
 AT_ONCE = 8
 """Requests of one job's look."""
@@ -59,7 +60,8 @@ class Applier:
         self._applied: dict[tuple[Key, str, str], _Applied] = {}
         self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
         """What a job's objects were rendered from, and which they are."""
-        self._cleaned: set[tuple[Key, str]] = set()
+        self._cleaned: set[Key] = set()
+        """Jobs of which nothing is left."""
         self._former: dict[Key, Manifest] = {}
         """Jobs of orchestrators that another made, which are to be made anew."""
 
@@ -71,6 +73,7 @@ class Applier:
         `there`: what is the job's own; `shaped`: users have changed pods, so try first.
         """
         self._rendered.pop(key, None)
+        self._cleaned.discard(key)
         todo = [one for one in manifests if self._differs(key, one, there)]
         new = [one for one in todo if self._never_seen(key, one, there)]
         if any(taken := await _each(self._named, new)):
@@ -129,7 +132,7 @@ class Applier:
                 await self._delete(key, one)
         self._rendered.pop(key, None)
         self._former.pop(key, None)
-        if there.of(*WORKLOADS, "Pod") or (key, uid) in self._cleaned:
+        if there.of(*WORKLOADS, "Pod") or key in self._cleaned:
             return
         # Files of `flexmarl apply` are the job's own as well, but not made here.
         made = f"{MANAGED_BY}={MANAGER},{JOB_LABEL}={key.name},{ROLE_LABEL}!={EVIDENCE}"
@@ -141,7 +144,7 @@ class Applier:
             if not await self._named(group):
                 await self._cluster.remove(group)
         self.forget(key)
-        self._cleaned.add((key, uid))
+        self._cleaned.add(key)
 
     def forget(self, key: Key) -> None:
         """Nothing of the job is known to be applied any more."""
@@ -149,7 +152,7 @@ class Applier:
             del self._applied[known]
         self._rendered.pop(key, None)
         self._former.pop(key, None)
-        self._cleaned = {cleaned for cleaned in self._cleaned if cleaned[0] != key}
+        self._cleaned.discard(key)
 
     async def _all(
         self, key: Key, manifests: Sequence[Manifest], there: Objects
@@ -220,7 +223,7 @@ class Applier:
             if former:
                 return await self._only_scaled(manifest, found)
         if kind == "PodGroup":
-            made = await self._gang(manifest)
+            made = await self._gang(manifest, there)
         elif kind == "PersistentVolumeClaim":
             made = await self._claim(manifest)
         elif kind == "ConfigMap":
@@ -252,9 +255,13 @@ class Applier:
         self._applied.pop((key, one["kind"], about["name"]), None)
         await self._cluster.delete(one["kind"], key.namespace, about["name"], about["uid"])
 
-    async def _gang(self, manifest: Manifest) -> Manifest:
-        """Made once: Kubernetes lets nobody change the size of its groups."""
+    async def _gang(self, manifest: Manifest, there: Objects) -> Manifest:
+        """Made once: Kubernetes lets nobody change the size of its groups. One of another size is
+        made anew while there are no pods that it has let go."""
         found = await self._cluster.made(manifest)
+        if size(found) != size(manifest) and not there.of("Pod"):
+            await self._cluster.remove(manifest)
+            found = await self._cluster.made(manifest)
         if "deletionTimestamp" in found["metadata"]:  # of pods that are on their way out
             raise RefusedError(409, "Conflict", f"{reference(manifest)} is being deleted")
         return found

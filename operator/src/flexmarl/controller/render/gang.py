@@ -4,6 +4,8 @@
 """
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from flexmarl.contracts.cluster import GangKind
 from flexmarl.controller.names import Manifest
@@ -24,6 +26,12 @@ def group(kind: GangKind, metadata: Manifest, pods: int) -> list[Manifest]:
     else:
         spec = {"minMember": pods}
     return [{"apiVersion": API[kind], "kind": "PodGroup", "metadata": metadata, "spec": spec}]
+
+
+def size(manifest: Mapping[str, Any]) -> int:
+    """How many pods of a PodGroup start together."""
+    spec = manifest["spec"]
+    return int(spec.get("minMember") or spec["schedulingPolicy"]["gang"]["minCount"])
 
 
 def joined(kind: GangKind, name: str, template: Manifest) -> Manifest:
