@@ -128,3 +128,32 @@ async def test_a_gang_of_another_size_is_made_anew_unless_it_has_pods(world: Wor
     await world.change(f"{world.path}/tiny", {"spec": {"pools": [{**POOLS[0], "min": 3}]}})
     await world.look(key)
     assert await size(world) == 5
+
+
+async def test_a_claim_or_a_gang_that_somebody_deletes_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told of it; pods that find no node are the reason to ask."""
+    await define_gangs(world)
+    key = await world.submit(pooled())
+    await world.until(key, "PodsNotReady")
+    await world.pod("trainer")
+    made = await gang(world)
+    assert made is not None
+    claim, group = await uid(world, CLAIM, "tiny-run"), made["metadata"]["uid"]
+    await world.cluster.call(
+        "DELETE", f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims/tiny-run"
+    )
+    await world.cluster.call(
+        "DELETE",
+        f"/apis/{GANGS}/v1alpha1/namespaces/{world.namespace}/podgroups/tiny-job",
+    )
+    await world.gone(CLAIM)
+    await world.look(key)
+    assert await gang(world) is None, "once a minute is enough"
+    monkeypatch.setattr("flexmarl.controller.apply.ASK_SECONDS", 0.0)
+    await world.look(key)
+    made = await gang(world)
+    assert made is not None
+    assert made["metadata"]["uid"] != group
+    assert await uid(world, CLAIM, "tiny-run") not in ("", claim)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -38,7 +38,10 @@ AT_ONCE = 8
 """Requests of one job's look."""
 YOUNG_SECONDS = 5.0
 """After an object was applied it may not be seen yet."""
+ASK_SECONDS = 60.0
+"""For so long what is neither watched nor listed counts as there."""
 UNWATCHED = ("Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy")
+ASKED = ("PersistentVolumeClaim", "PodGroup")
 
 log = structlog.get_logger()
 
@@ -49,7 +52,9 @@ class _Applied:
     generation: int
     version: str
     """Of the object in the API server."""
+    path: str
     at: float
+    """When it was last known to be there."""
 
 
 class Applier:
@@ -96,6 +101,16 @@ class Applier:
         """Whether something that was applied is not seen yet: perhaps somebody has deleted it."""
         _, names = self._rendered.get(key, (None, []))
         return any(name[0] in WATCHED and name not in there.children for name in names)
+
+    async def find(self, key: Key) -> None:
+        """Ask for what nobody tells of, the claim and the gang; what is gone is applied again."""
+        for at, known in [*self._applied.items()]:
+            late = time.monotonic() - known.at >= ASK_SECONDS
+            if at[0] == key and at[1] in ASKED and late:
+                if await self._cluster.is_there(known.path):
+                    self._applied[at] = replace(known, at=time.monotonic())
+                else:
+                    del self._applied[at]
 
     def remember(self, key: Key, source: Hashable, manifests: Iterable[Manifest]) -> None:
         """All of `manifests`, rendered from `source`, are applied."""
@@ -203,6 +218,7 @@ class Applier:
                 _digest(manifest),
                 int(made["metadata"].get("generation", 0)),
                 made["metadata"]["resourceVersion"],
+                path_to(manifest),
                 time.monotonic(),
             )
         return []

@@ -117,6 +117,15 @@ class Cluster:
                 return None
             raise
 
+    async def is_there(self, at: str) -> bool:
+        try:
+            await self.call("GET", at)
+        except RefusedError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     async def pages(
         self,
         kind: str,

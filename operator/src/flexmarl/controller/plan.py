@@ -35,6 +35,8 @@ class Plan:
     """Keep what the pods said before they go."""
     anew: bool = False
     """The orchestrator's Job, which waits longer each time: it is to try now."""
+    find: bool = False
+    """Ask for what pods need and nobody tells of: some find no node."""
     delete_job: bool = False
     """Its ttl is over."""
     again: float = float("inf")
@@ -62,9 +64,12 @@ def plan(status: Mapping[str, Any], seen: Observed, phase: Phase, ttl: float | N
     if seen.problems:  # an earlier version took it: it goes on as that has made it
         return Plan(Wish.AS_IT_IS, again=due(status, seen))
     tries = _tries(seen)
-    if seen.now >= tries:
-        return Plan(Wish.ALL, anew=True, again=due(status, seen))
-    return Plan(Wish.ALL, again=min(tries, due(status, seen)))
+    return Plan(
+        Wish.ALL,
+        anew=seen.now >= tries,
+        find=any(pod.unschedulable or pod.unscheduled_since for pod in seen.pods),
+        again=min(due(status, seen), tries if tries > seen.now else float("inf")),
+    )
 
 
 def _tries(seen: Observed) -> float:

@@ -203,6 +203,8 @@ class Reconciler:
             await self._evidence.keep(key, known.uid, there, last_try=last_try)
         if todo.save:
             await self._save(known, there)
+        if todo.find:
+            await self._applier.find(key)
         if todo.anew:
             await self._applier.again(key, there)
         elif job is not None and todo.wish is Wish.ALL:
