@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.contract.controller.test_looks import job
 from flexmarl.controller import reconcile
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import Key
+from flexmarl.controller.cluster import RefusedError
 from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.render import WORKLOADS, render
@@ -173,6 +175,28 @@ async def test_a_kept_claim_of_another_kind_is_told_before_anything_is_made(worl
     assert not await world.names("StatefulSet")
     await world.cluster.call("DELETE", f"/api/v1/namespaces/{world.namespace}/{CLAIM}/tiny-run")
     await world.until(key, "PodsNotReady")
+
+
+async def test_two_controllers_at_once_give_a_job_one_token(world: World) -> None:
+    """For a moment, when the pod of one is evicted."""
+    key = await world.submit(job())
+    uid = await uid_of(world, key)
+    settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace])
+    async with Orchestrators() as asker:
+        other = Reconciler(settings, world.cluster, world.cache, asker)
+        await world.read()
+        made = world.cache.objects(key).job
+        assert made is not None
+        await other._accounts.credentials(made)  # has looked for the Secret, and will make it
+        await world.reconciler.look(key)
+        token = world.reconciler._accounts.token(uid)
+        with pytest.raises(RefusedError, match="another"):
+            await other.look(key)
+        await other.look(key)
+        assert token == other._accounts.token(uid)
+    secret = await world.cluster.get("Secret", world.namespace, "tiny-job")
+    assert secret is not None
+    assert base64.b64decode(secret["data"]["token"]).decode() == token
 
 
 async def test_a_job_of_an_earlier_installation_is_left_alone_and_costs_no_rendering(

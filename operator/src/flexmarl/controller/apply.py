@@ -244,6 +244,8 @@ class Applier:
             made = await self._claim(manifest)
         elif kind == "ConfigMap":
             made = await self._file(manifest, there)
+        elif kind == "Secret" and (key, kind, name) not in self._applied:
+            made = await self._secret(manifest)
         elif kind == "Job" and key in self._former:
             made = await self._cluster.apply(as_before(manifest, self._former[key]))
         else:
@@ -270,6 +272,14 @@ class Applier:
         about = one["metadata"]
         self._applied.pop((key, one["kind"], about["name"]), None)
         await self._cluster.delete(one["kind"], key.namespace, about["name"], about["uid"])
+
+    async def _secret(self, manifest: Manifest) -> Manifest:
+        """Made before it is applied: another controller, on its way out, may do the same, and pods
+        have the token that was there when they started."""
+        found, token = await self._cluster.made(manifest), manifest["data"]["token"]
+        if found.get("data", {}).get("token", token) != token:
+            raise RefusedError(409, "Conflict", f"{reference(manifest)}: another has made it")
+        return await self._cluster.apply(manifest)
 
     async def _gang(self, manifest: Manifest, there: Objects) -> Manifest:
         """Made once: Kubernetes lets nobody change the size of its groups. One of another size is

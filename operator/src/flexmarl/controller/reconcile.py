@@ -120,6 +120,8 @@ class Reconciler:
             known.failing = None
         except RefusedError as error:
             failure = error
+            if error.status == 409:  # its Secret may be another's, which is read then
+                self._accounts.forget(known.uid)
             known.failing = known.failing or now
             if now - known.failing > TOLD_SECONDS:
                 known.findings = (unavailable(str(error)),)
