@@ -57,6 +57,12 @@ async def test_what_somebody_changes_is_put_back(world: World) -> None:
     await world.change(at, {"spec": {"replicas": 4}})
     await world.look(key)
     assert (await world.cluster.call("GET", at))["spec"]["replicas"] == 1
+    (main,) = (await world.cluster.call("GET", at))["spec"]["template"]["spec"]["containers"]
+    spec = {"containers": [{**main, "image": "registry.invalid/mine"}]}
+    await world.change(at, {"spec": {"template": {"spec": spec}}})
+    await world.look(key)
+    (after,) = (await world.cluster.call("GET", at))["spec"]["template"]["spec"]["containers"]
+    assert after == main
 
 
 async def test_what_nobody_watches_is_made_again_after_a_resync(
@@ -110,7 +116,7 @@ async def test_a_quota_is_found_whatever_kind_of_workload_it_hits(world: World) 
         said = await Troubles(world.cluster, []).failures(world.namespace)
         for kind in WORKLOADS:
             for one in await world.cluster.listed(kind, world.namespace, labels=JOB_LABEL):
-                seen = workload(one, "", "", time.time() + 60)
+                seen = workload(one, time.time() + 60)
                 if "exceeded quota" in (seen.trouble or said.get(seen.uid, "")):
                     lacking.add(kind)
 

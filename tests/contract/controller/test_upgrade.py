@@ -110,6 +110,34 @@ async def test_a_later_release_leaves_a_running_job_what_it_can_read(
         assert main["image"] == "later"
 
 
+async def test_other_code_with_images_of_the_same_names_leaves_running_pods_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag that moves, or one that was pushed again."""
+    key = await world.submit(job())
+    await world.runs(key)
+    before = await templates(world)
+    monkeypatch.setattr("flexmarl.controller.render.pods.GRACE_SECONDS", 77)
+    settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace])
+    async with Orchestrators() as asker:
+        world.reconciler = Reconciler(settings, world.cluster, world.cache, asker)
+        assert (await world.look(key))["reason"] == "Running"
+        assert await templates(world) == before
+        # What has to be made anew goes with the rest.
+        await world.change(f"{world.path}/tiny", {"spec": {"steps": 5}})
+        end = time.monotonic() + 60
+        while await _steps(world) != "5":
+            assert time.monotonic() < end
+            await world.look(key)
+        assert await templates(world) == before
+        await world.change(f"{world.path}/tiny", {"spec": {"suspend": True}})
+        await world.until(key, "Suspended")
+        await world.change(f"{world.path}/tiny", {"spec": {"suspend": False}})
+        await world.until(key, "PodsNotReady")
+        after = await templates(world)
+        assert {one["terminationGracePeriodSeconds"] for one in after.values()} == {77}
+
+
 async def test_a_controller_that_is_older_than_the_definition_neglects_no_job(
     world: World, tmp_path: Path
 ) -> None:

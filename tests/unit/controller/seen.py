@@ -12,7 +12,6 @@ MODEL = {"uri": "random://llama?hidden=16&layers=1&heads=2&context=512"}
 INSTALLATION = Installation(
     images={"slim": "registry.example/slim:1", "trainer": "registry.example/trainer:1"},
     namespace="flexmarl",
-    made_by="abc",
 )
 
 

@@ -231,8 +231,8 @@ def test_a_workload_that_lacks_pods_and_does_not_say_why_is_silent(
         "status": status,
     }
     made = seconds("2026-01-01T00:00:00Z")
-    assert workload(manifest, "", "", made + 60).silent is silent
-    assert not workload(manifest, "", "", made + 1).silent
+    assert workload(manifest, made + 60).silent is silent
+    assert not workload(manifest, made + 1).silent
 
 
 def test_a_suspended_job_saves_before_its_pods_go() -> None:

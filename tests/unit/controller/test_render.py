@@ -1,6 +1,7 @@
 """Manifests: what always holds of them, and a few to look at."""
 
 import copy
+import importlib
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.unit.controller.seen import INSTALLATION, document, subject
 from flexmarl.contracts import rules
 from flexmarl.contracts.quantities import quantity
 from flexmarl.controller import scale
-from flexmarl.controller.names import LONGEST, Manifest, child
+from flexmarl.controller.names import LONGEST, MADE_AS, Manifest, child
 from flexmarl.controller.render import WORKLOADS, access, render
 from flexmarl.controller.render.merge import laid_over
 from flexmarl.controller.scale import Engines
@@ -82,6 +83,29 @@ def test_scaling_changes_nothing_but_replicas(wanted: dict[str, int]) -> None:
             if manifest["kind"] == "StatefulSet":
                 del manifest["spec"]["replicas"]
         assert one == other
+
+
+def test_whatever_else_changes_of_a_workload_can_be_told_without_comparing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told() -> dict[str, str]:
+        return {
+            one["metadata"]["name"]: one["metadata"]["annotations"][MADE_AS]
+            for one in rendered(pooled())
+            if one["kind"] in WORKLOADS
+        }
+
+    before = told()
+    with monkeypatch.context() as other:
+        other.setattr("flexmarl.controller.render.pods.GRACE_SECONDS", 77)
+        assert not before.items() & told().items()
+    with monkeypatch.context() as other:
+        module = importlib.import_module("flexmarl.controller.render.orchestrator")
+        other.setattr(module, "PASSING", 99)
+        assert {name for name, one in told().items() if before[name] != one} == {
+            "team-orchestrator"
+        }
+    assert told() == before
 
 
 @given(st.none() | st.integers(0, 99), st.integers(1, 6), st.integers(0, 4))

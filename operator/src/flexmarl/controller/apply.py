@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +15,7 @@ from flexmarl.controller.beforehand import name_is_free, pods_are_accepted
 from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import no_gangs, refused
-from flexmarl.controller.former import as_before, carried_on, made_by
+from flexmarl.controller.former import as_before, carried_on, digest, is_other
 from flexmarl.controller.metrics import APPLIES
 from flexmarl.controller.names import (
     EVIDENCE,
@@ -60,15 +58,15 @@ class _Applied:
 class Applier:
     """Remembers what it applied, so that a look at a job that is as it should be costs nothing."""
 
-    def __init__(self, cluster: Cluster, made_by: str) -> None:
-        self._cluster, self._made_by = cluster, made_by
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._applied: dict[tuple[Key, str, str], _Applied] = {}
         self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
         """What a job's objects were rendered from, and which they are."""
         self._cleaned: set[Key] = set()
         """Jobs of which nothing is left."""
         self._former: dict[Key, Manifest] = {}
-        """Jobs of orchestrators that another made, which are to be made anew."""
+        """Jobs of orchestrators that are to be made anew."""
 
     async def apply(
         self, key: Key, manifests: Sequence[Manifest], there: Objects, shaped: bool
@@ -180,7 +178,7 @@ class Applier:
     def _differs(self, key: Key, manifest: Manifest, there: Objects) -> bool:
         kind, name = reference(manifest)
         known = self._applied.get((key, kind, name))
-        if known is None or known.digest != _digest(manifest):
+        if known is None or known.digest != digest(manifest):
             return True
         return self._touched(key, kind, name, there)
 
@@ -215,7 +213,7 @@ class Applier:
             return [refused(f"{kind} {name}", str(error))]
         if made is not None:
             self._applied[key, kind, name] = _Applied(
-                _digest(manifest),
+                digest(manifest),
                 int(made["metadata"].get("generation", 0)),
                 made["metadata"]["resourceVersion"],
                 path_to(manifest),
@@ -230,13 +228,12 @@ class Applier:
         if found is not None:
             if "deletionTimestamp" in found["metadata"]:
                 return None
-            former = made_by(found) != self._made_by
             steps = manifest["metadata"]["annotations"].get(STEPS)
             if kind == "Job" and found["metadata"].get("annotations", {}).get(STEPS) != steps:
                 log.info("the orchestrator starts again", name=name, steps=steps)
                 await self._replace(key, found)
                 return None
-            if former:
+            if is_other(found, manifest):
                 return await self._only_scaled(manifest, found)
         if kind == "PodGroup":
             made = await self._gang(manifest, there)
@@ -246,26 +243,25 @@ class Applier:
             made = await self._file(manifest, there)
         elif kind == "Secret" and (key, kind, name) not in self._applied:
             made = await self._secret(manifest)
-        elif kind == "Job" and key in self._former:
-            made = await self._cluster.apply(as_before(manifest, self._former[key]))
+        elif kind == "Job" and (former := self._former.get(key)) and is_other(former, manifest):
+            made = await self._cluster.apply(as_before(manifest, former))
         else:
             made = await self._cluster.apply(manifest)
         APPLIES.labels(kind).inc()
         return made
 
     async def _file(self, manifest: Manifest, there: Objects) -> Manifest:
-        """While pods of another maker live, the job's file stays what that one has written, but for
-        what may change."""
-        if any(made_by(one) != self._made_by for one in there.of(*WORKLOADS)):
+        """While there are pods that read it, the job's file stays what it was, but for what may
+        change."""
+        if there.of(*WORKLOADS):
             found = await self._cluster.get("ConfigMap", *_place(manifest))
-            if found is not None and made_by(found) != self._made_by:
+            if found is not None and is_other(found, manifest):
                 return await self._cluster.apply(carried_on(manifest, found))
         return await self._cluster.apply(manifest)
 
     async def _replace(self, key: Key, found: Manifest) -> None:
-        """By one with the same pods, if another has made them."""
-        if made_by(found) != self._made_by:
-            self._former[key] = found
+        """By one with the same pods."""
+        self._former[key] = found
         await self._delete(key, found)
 
     async def _delete(self, key: Key, one: Manifest) -> None:
@@ -304,8 +300,8 @@ class Applier:
         return await self._cluster.call("PATCH", path_to(manifest), body=body, content=content)
 
     async def _only_scaled(self, manifest: Manifest, found: Manifest) -> Manifest:
-        """Another version of the controller, or another chart, made it: it stays until its job
-        ends, but for its number of pods."""
+        """Other code, or another chart, made it otherwise: it stays until its job ends, but for its
+        number of pods."""
         kind, wanted = manifest["kind"], manifest["spec"].get("replicas")
         if kind == "Job" or wanted == found["spec"].get("replicas", 1):
             return found
@@ -344,7 +340,3 @@ def _place(manifest: Manifest) -> tuple[str, str]:
 def _is_note(manifest: Manifest) -> bool:
     """On a claim of the user's, which is not made where it lacks."""
     return manifest["kind"] == "PersistentVolumeClaim" and "spec" not in manifest
-
-
-def _digest(manifest: Manifest) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,14 +1,18 @@
-"""What another controller, or another chart, has made of a job that still runs; pure."""
+"""What was made of a running job by other code, of other images or by another definition; pure.
+
+A digest of what is not to change of an object tells, so whatever decides that counts.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.cel import FIXED
-from flexmarl.controller.names import MADE_BY, Manifest
+from flexmarl.controller.names import MADE_AS, Manifest
 
 FILE = "job.yaml"
 OF_THE_JOB = (
@@ -18,8 +22,24 @@ OF_THE_JOB = (
 """Labels that Kubernetes gives to the pods of one Job."""
 
 
-def made_by(manifest: Mapping[str, Any]) -> str:
-    return str(manifest["metadata"].get("annotations", {}).get(MADE_BY, ""))
+def digest(what: Any) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def is_other(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether `found` was made otherwise than `manifest` is now."""
+    return _made_as(found) != _made_as(manifest)
+
+
+def lasting(spec: Mapping[str, Any]) -> Manifest:
+    """What stays of a job's spec while it runs: values of what is fixed, the names of the rest."""
+    found = {key: spec[key] if key in FIXED else None for key in spec if key not in _MAY_COME}
+    if "pools" in spec:
+        found["pools"] = [
+            {key: value for key, value in pool.items() if key not in ("min", "max")}
+            for pool in spec["pools"]
+        ]
+    return found
 
 
 def carried_on(manifest: Manifest, found: Manifest) -> Manifest:
@@ -36,7 +56,7 @@ def carried_on(manifest: Manifest, found: Manifest) -> Manifest:
             spec["pools"] = _scaled(before["spec"]["pools"], spec["pools"])
     except (AttributeError, KeyError, TypeError, ValueError):  # somebody else has written it
         return manifest
-    annotations = {**manifest["metadata"].get("annotations", {}), MADE_BY: made_by(found)}
+    annotations = {**manifest["metadata"].get("annotations", {}), MADE_AS: _made_as(found)}
     file = json.dumps({**before, "spec": spec}, indent=2) + "\n"
     return {
         **manifest,
@@ -60,9 +80,13 @@ def as_before(manifest: Manifest, found: Manifest) -> Manifest:
     template["metadata"].pop("creationTimestamp", None)
     for label in OF_THE_JOB:
         template["metadata"].get("labels", {}).pop(label, None)
-    annotations = {**manifest["metadata"]["annotations"], MADE_BY: made_by(found)}
+    annotations = {**manifest["metadata"]["annotations"], MADE_AS: _made_as(found)}
     return {
         **manifest,
         "metadata": {**manifest["metadata"], "annotations": annotations},
         "spec": {**manifest["spec"], "template": template},
     }
+
+
+def _made_as(manifest: Mapping[str, Any]) -> str:
+    return str(manifest["metadata"].get("annotations", {}).get(MADE_AS, ""))

@@ -116,8 +116,6 @@ class Workload:
     name: str
     role: str
     replicas: int = 0
-    made_by: str = ""
-    steps: str = ""
     trouble: str = ""
     """What keeps it from making pods, in the API server's words."""
     deleting: bool = False

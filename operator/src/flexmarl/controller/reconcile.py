@@ -82,7 +82,7 @@ class Reconciler:
         self._managed_by = settings.managed_by
         self._installation = settings.installation()
         self._accounts = Accounts(settings, cluster)
-        self._applier = Applier(cluster, self._installation.made_by)
+        self._applier = Applier(cluster)
         self._questions = Questions(cluster, settings.namespaces)
         self._statuses = Statuses(cluster, cache)
         self._evidence = Evidence(cluster)

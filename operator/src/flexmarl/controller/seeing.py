@@ -14,7 +14,6 @@ from flexmarl.controller.ends import how_it_ended, of_pod, read
 from flexmarl.controller.names import (
     ENGINE,
     EXPERIENCE,
-    MADE_BY,
     ORCHESTRATOR,
     POLICY_LABEL,
     POOL_LABEL,
@@ -73,7 +72,7 @@ def observe(
         orchestrator=state,
         orchestrator_reason=reason,
         pods=tuple(pod(one, known.get(one["metadata"]["uid"])) for one in there.of("Pod")),
-        workloads=tuple(workload(one, MADE_BY, STEPS, now) for one in there.of(*WORKLOADS)),
+        workloads=tuple(workload(one, now) for one in there.of(*WORKLOADS)),
         progress=progress if state is JobState.ACTIVE else None,
         findings=tuple(findings),
         limits={} if job is None else _limits(job),
@@ -207,10 +206,8 @@ def _unstarted_since(
     return 0 if mounted or begun else seconds(scheduled.get("lastTransitionTime"))
 
 
-def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) -> Workload:
-    """`made_by` and `steps` are the names of annotations."""
+def workload(manifest: Mapping[str, Any], now: float) -> Workload:
     metadata = manifest["metadata"]
-    notes = metadata.get("annotations", {})
     failures = [
         str(one.get("message", ""))
         for one in manifest.get("status", {}).get("conditions", ())
@@ -224,8 +221,6 @@ def workload(manifest: Mapping[str, Any], made_by: str, steps: str, now: float) 
         role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
         pool=metadata.get("labels", {}).get(POOL_LABEL, ""),
         replicas=int(manifest["spec"].get("replicas", 1)),
-        made_by=notes.get(made_by, ""),
-        steps=notes.get(steps, ""),
         trouble=next(iter(failures), ""),
         deleting="deletionTimestamp" in metadata,
         uid=metadata["uid"],

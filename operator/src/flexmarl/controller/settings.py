@@ -1,7 +1,5 @@
 """Where the controller runs and what it deploys: read once from the environment."""
 
-import hashlib
-import json
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -50,7 +48,6 @@ class ControllerSettings(BaseSettings):
         return checked(url) if url else url
 
     def installation(self) -> Installation:
-        what = [self.images, self.image_pull_policy, self.image_pull_secrets]
         return Installation(
             images=self.images,
             pull_policy=self.image_pull_policy,
@@ -58,5 +55,4 @@ class ControllerSettings(BaseSettings):
             network_policies=self.network_policies,
             metrics_from=tuple(self.metrics_from),
             namespace=self.namespace,
-            made_by=hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12],
         )

@@ -31,7 +31,7 @@ def render(
         *access.claim(subject, installation),
         access.account(subject),
         access.credentials(subject),
-        access.job_file(subject, installation),
+        access.job_file(subject),
         *access.network_policy(subject, installation),
         *group(subject),
         *experience(subject, installation),

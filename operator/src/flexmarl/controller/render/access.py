@@ -6,10 +6,11 @@ from urllib.parse import urlsplit
 
 from flexmarl.contracts.problems import show
 from flexmarl.contracts.quantities import quantity
+from flexmarl.controller.former import digest, lasting
 from flexmarl.controller.names import (
     EXPERIENCE,
     JOB_LABEL,
-    MADE_BY,
+    MADE_AS,
     ORCHESTRATOR,
     PLACED,
     READER,
@@ -57,10 +58,10 @@ def credentials(subject: Subject) -> Manifest:
     }
 
 
-def job_file(subject: Subject, installation: Installation) -> Manifest:
+def job_file(subject: Subject) -> Manifest:
     """JSON is YAML; the name is the one that processes know."""
     metadata = subject.metadata(subject.child("job"), "job")
-    metadata["annotations"] = {MADE_BY: installation.made_by}
+    metadata["annotations"] = {MADE_AS: digest(lasting(subject.document["spec"]))}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -30,9 +30,6 @@ class Installation:
     network_policies: bool = True
     metrics_from: tuple[Manifest, ...] = ()
     namespace: str = ""
-    made_by: str = ""
-    """Of what decides a pod's template besides the job; workloads of another are left as they are
-    while their job runs."""
 
 
 @dataclass(frozen=True, slots=True)

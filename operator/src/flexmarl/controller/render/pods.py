@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 
+from flexmarl.controller.former import digest
 from flexmarl.controller.names import (
-    MADE_BY,
+    MADE_AS,
     ORCHESTRATOR,
     ROLE_LABEL,
     TRAINER,
@@ -44,14 +45,10 @@ def workload(
 ) -> Manifest:
     """A Deployment, StatefulSet or Job of these pods."""
     metadata = subject.metadata(name, pods.role, policy=pods.policy, pool=pods.pool)
-    metadata["annotations"] = {MADE_BY: installation.made_by}
+    whole = {**spec, "template": pod_template(subject, installation, pods)}
+    metadata["annotations"] = {MADE_AS: digest({**whole, "replicas": None})}
     group = "batch/v1" if kind == "Job" else "apps/v1"
-    return {
-        "apiVersion": group,
-        "kind": kind,
-        "metadata": metadata,
-        "spec": {**spec, "template": pod_template(subject, installation, pods)},
-    }
+    return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": whole}
 
 
 def pod_template(subject: Subject, installation: Installation, pods: Pods) -> Manifest:
