@@ -41,6 +41,7 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
         self.finish = "stop"
         self.answered_version: int | None = None
         self.logprob = -0.5
+        self.end = END
         self.cuts: list[int] = []
         """After so many tokens each, turns are cut by an update to the next version."""
         self._tokens = BytesTokenizer()
@@ -67,7 +68,7 @@ class SmallEngine(engine_pb2_grpc.EngineServicer):
         prompt = self._tokens.decode(np.frombuffer(turn.prompt_ids, "<i4").tolist())
         if self.wait is not None:
             await self.wait(prompt)
-        ids = np.asarray([*self._tokens.encode(self.say(prompt)), END], dtype="<i4")
+        ids = np.asarray([*self._tokens.encode(self.say(prompt)), self.end], dtype="<i4")
         version = self.version if self.answered_version is None else self.answered_version
         finish = self.finish
         if self.cuts:

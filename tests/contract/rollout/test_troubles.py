@@ -91,6 +91,17 @@ async def test_a_policy_that_never_acts_is_counted_and_told_once(stage: Any) -> 
         assert all(stored["critic"].sequences == () for stored in played.kept.groups.values())
 
 
+async def test_an_id_beyond_the_vocabulary_voids_the_group_and_reaches_no_trainer(
+    stage: Any,
+) -> None:
+    async with stage(SINGLE) as played:
+        played.engines["solver"].end = 261  # the first that no byte and no special token has
+        with pytest.raises(grpc.aio.AioRpcError, match="token 261, of a vocabulary of 261") as bad:
+            await played.run()
+        assert bad.value.code() is grpc.StatusCode.UNKNOWN
+        assert played.kept.groups == {}
+
+
 async def test_logprobs_that_are_no_numbers_void_the_group_and_are_told_once(stage: Any) -> None:
     async with stage(SINGLE) as played:
         played.engines["solver"].logprob = float("nan")

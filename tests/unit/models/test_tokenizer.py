@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.policy import PolicySpec
 from flexmarl.models.bytes_tokenizer import SPECIALS, BytesTokenizer
-from flexmarl.models.tokenizer import FileTokenizer, load_tokenizer
+from flexmarl.models.tokenizer import FileTokenizer, known_vocabulary, load_tokenizer
 from flexmarl.runtime.errors import InvalidJobError, InvalidRequestError
 
 RANDOM = "random://llama?hidden=8&layers=1&heads=2"
@@ -102,6 +102,23 @@ def test_every_eos_id_of_the_files_counts(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [257, 256]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 10}))
     assert FileTokenizer(tmp_path, "x").eos_ids == (256, 257, 10)
+
+
+def test_how_many_ids_a_model_samples_stands_in_its_own_config(tmp_path: Path) -> None:
+    """Often more than its tokenizer has."""
+    BYTES.save(tmp_path)
+    own = policy(model={"uri": f"file://{tmp_path}"})
+    other = policy(model={"uri": "file://x"}, tokenizer=f"file://{tmp_path}")
+    made = policy(model={"uri": "random://llama?hidden=8&layers=1&heads=1"})
+    for config, known in (
+        ({"vocab_size": 300}, 300),
+        ({"text_config": {"vocab_size": 400}}, 400),
+        ({}, None),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert known_vocabulary(own, load_tokenizer(own, tmp_path)) == known
+        assert known_vocabulary(other, load_tokenizer(other, tmp_path)) is None
+    assert known_vocabulary(made, load_tokenizer(made, tmp_path)) == BYTES.vocab_size
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,12 @@ def test_a_cut_before_the_first_token_changes_nothing() -> None:
         (result([1, 2], [(1, 0, 2)], [-0.5]), "2 ids, 1 log-probs"),
         (result([1, 2], [(1, 0, 2)], [-0.5, float("nan")]), "not finite"),
         (result([1, 2], [(1, 0, 2)], [-0.5, float("-inf")]), "not finite"),
+        (result([1, 2], [(1, 0, 2)], [-0.5, 0.1]), r"log-prob 0\.1"),
+        (result([1, 2], [(1, 0, 2)], [-0.5, -1e-40]), r"log-prob -[\d.]+e-4[01]"),
+        (result([-1], [(1, 0, 1)]), "token -1"),
+        (result([1, 1 << 24], [(1, 0, 2)]), "token 16777216"),
+        (result([1], [(1, 0, 1)], reason="eos"), "finish reason 'eos'"),
+        (result([1], [(1, 0, 1)], reason=""), "finish reason ''"),
         (result([1, 2], [(1, 0, 1)]), "cover 1 of 2"),
         (result([1, 2], []), "cover 0 of 2"),
         (result([1, 2], [(1, 1, 2), (1, 0, 1)]), r"span \[1, 2\) after 0"),
@@ -112,3 +118,10 @@ def test_tokens_of_versions_outside_the_route_are_stale(
 ) -> None:
     with pytest.raises(StalePolicyError, match=words):
         checked(result([1], [(version, 0, 1)]), versions)
+
+
+def test_ids_beyond_the_model_s_vocabulary_are_no_answer() -> None:
+    checked(result([0, 9], [(1, 0, 2)]), Versions(1, 1), 10)
+    with pytest.raises(BadAnswerError, match="token 10, of a vocabulary of 10"):
+        checked(result([0, 10], [(1, 0, 2)]), Versions(1, 1), 10)
+    checked(result([], []), Versions(1, 1), 10)

@@ -66,6 +66,16 @@ def load_tokenizer(policy: PolicySpec, base_dir: Path) -> Tokenizer:
     return FileTokenizer(source, uri)
 
 
+def known_vocabulary(policy: PolicySpec, tokenizer: Tokenizer) -> int | None:
+    """One above the highest id that the policy's model can sample, often more than its tokenizer
+    has; None: that takes the model's own files."""
+    if policy.model is None or policy.model.uri.startswith("random://"):
+        return tokenizer.vocab_size
+    if policy.tokenizer is None and isinstance(tokenizer, FileTokenizer):
+        return tokenizer.embeddings
+    return None
+
+
 class FileTokenizer:
     """A tokenizer.json with its chat template."""
 
@@ -81,6 +91,8 @@ class FileTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.embeddings = _embeddings(_json(folder / "config.json"))
+        """Of the model that lies beside it; None: there is none."""
         config = _json(folder / "tokenizer_config.json")
         specials = {
             key: _text(value) for key, value in config.items() if key.endswith("_token") and value
@@ -136,6 +148,13 @@ def _template(folder: Path, config: dict[str, Any], uri: str) -> Callable[..., s
         return compiled(text)
     except jinja2.TemplateError as error:
         raise InvalidJobError(f"{uri}: its chat template is not valid: {error}") from error
+
+
+def _embeddings(config: Mapping[str, Any]) -> int | None:
+    for part in (config, config.get("text_config")):
+        if isinstance(part, Mapping) and isinstance(rows := part.get("vocab_size"), int):
+            return rows
+    return None
 
 
 def _json(path: Path) -> dict[str, Any]:

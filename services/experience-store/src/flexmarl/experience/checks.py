@@ -319,6 +319,13 @@ def _place(tokens: NDArray[np.uint32], at: int) -> tuple[int, int]:
     return row, at - int(tokens[:row].sum())
 
 
+def wrong_logprobs(probs: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Those that no model gives."""
+    tiny = (probs != 0) & (np.abs(probs) < _TINY)
+    wrong: NDArray[np.bool_] = ~(np.isfinite(probs) & (probs <= MAX_LOGPROB)) | tiny
+    return wrong
+
+
 def _wrong_value(ids: bytes, mask: bytes, logprobs: bytes) -> tuple[str, int] | None:
     tokens = np.frombuffer(ids, "<u4")  # unsigned: a negative id is a huge one
     probs = np.frombuffer(logprobs, "<f4")
@@ -335,7 +342,7 @@ def _wrong_value(ids: bytes, mask: bytes, logprobs: bytes) -> tuple[str, int] | 
         return None
     for what, values, wrong in (
         ("token id", tokens.view("<i4"), tokens > MAX_TOKEN_ID),
-        ("log-prob", probs, ~(np.isfinite(probs) & (probs <= MAX_LOGPROB)) | tiny),
+        ("log-prob", probs, wrong_logprobs(probs)),
         ("log-prob outside of the mask", probs, outside),
     ):
         if wrong.any():

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexmarl.contracts.v1 import engine_pb2
+from flexmarl.experience.checks import MAX_TOKEN_ID, wrong_logprobs
+from flexmarl.experience.columns import FINISH_REASONS
 from flexmarl.experience.samples import VersionSpan
 from flexmarl.rollout.conversation import Logprobs
 from flexmarl.rollout.prompts import Ids
@@ -51,15 +53,30 @@ class Part:
     reason: str
 
 
-def checked(result: engine_pb2.TurnResult, versions: Versions) -> Part:
-    """The answer. BadAnswerError: no engine may say this; StalePolicyError: of another version."""
+def checked(
+    result: engine_pb2.TurnResult, versions: Versions, vocabulary: int | None = None
+) -> Part:
+    """The answer. BadAnswerError: no engine may say this; StalePolicyError: of another version.
+
+    `vocabulary`: one above the highest id of the model; None: not known. The store and the trainer
+    refuse the same, but there it is found too late to be the group's trouble alone.
+    """
     ids = np.frombuffer(result.token_ids, dtype="<i4").astype(np.int32, copy=False)
     logprobs = np.frombuffer(result.logprobs, dtype="<f4").astype(np.float32, copy=False)
     spans = tuple(VersionSpan(span.version, span.start, span.end) for span in result.versions)
     if len(ids) != len(logprobs):
         raise BadAnswerError(f"{len(ids)} ids, {len(logprobs)} log-probs")
-    if not np.isfinite(logprobs).all():
-        raise BadAnswerError("log-probs that are not finite")
+    most = MAX_TOKEN_ID + 1 if vocabulary is None else vocabulary
+    for strange in (int(ids.min(initial=0)), int(ids.max(initial=0))):
+        if not 0 <= strange < most:
+            raise BadAnswerError(f"token {strange}, of a vocabulary of {most}")
+    if (wrong := wrong_logprobs(logprobs)).any():
+        value = logprobs[wrong][0]
+        raise BadAnswerError(
+            f"log-prob {value}" if np.isfinite(value) else "log-probs that are not finite"
+        )
+    if result.finish_reason not in FINISH_REASONS:
+        raise BadAnswerError(f"finish reason {result.finish_reason!r}")
     covered = 0
     for span in spans:
         if span.start != covered or span.end <= span.start:

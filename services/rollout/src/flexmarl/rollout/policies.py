@@ -109,10 +109,12 @@ class EnginePolicy:
         tokens: Tokens,
         pool: EnginePool,
         *,
+        vocabulary: int | None = None,
         min_version: int | None = None,
         bindings: Bindings | None = None,
     ) -> None:
-        """`min_version`: the oldest that will do; None: `version` alone. `bindings` says who serves
+        """`vocabulary`: one above the highest id of its model, where that is known. `min_version`:
+        the oldest that will do; None: `version` alone. `bindings` says who serves
         the policy beside `engines`, which may change at any time."""
         self.name = name
         self._bindings = bindings or Bindings()
@@ -121,7 +123,7 @@ class EnginePolicy:
         self._resumes = min_version is not None
         self._wanted = Wanted(name, self.versions.oldest, version)
         self._engines = tuple(engines)
-        self._tokens, self._pool = tokens, pool
+        self._tokens, self._vocabulary, self._pool = tokens, vocabulary, pool
         self._sampling: dict[SamplingChoice, engine_pb2.Sampling] = {}
 
     async def generate(self, call: TurnCall) -> Generated:
@@ -175,7 +177,7 @@ class EnginePolicy:
         if cut and not (self._resumes and result.token_ids):
             raise NotYetError(f"engine {address} aborted the turn")
         try:
-            so_far.add(checked(result, self.versions))
+            so_far.add(checked(result, self.versions, self._vocabulary))
         except StalePolicyError as error:
             raise StalePolicyError(f"engine {address}: {self.name!r}: {error}") from error
         except BadAnswerError as error:

@@ -13,7 +13,7 @@ from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.policy import PolicySpec
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
-from flexmarl.models.tokenizer import load_tokenizer
+from flexmarl.models.tokenizer import known_vocabulary, load_tokenizer
 from flexmarl.rollout.border import contained
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.external import ExternalPolicy
@@ -84,7 +84,7 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
             if policy.external
         }
         encoders = {
-            policy.name: PromptEncoder(load_tokenizer(policy, base_dir))
+            policy.name: _encoder(policy, base_dir)
             for policy in spec.policies
             if not policy.external
         }
@@ -99,6 +99,11 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
             store=store,
             keep=keep,
         )
+
+
+def _encoder(policy: PolicySpec, base_dir: Path) -> PromptEncoder:
+    tokenizer = load_tokenizer(policy, base_dir)
+    return PromptEncoder(tokenizer, vocabulary=known_vocabulary(policy, tokenizer))
 
 
 def _external(policy: PolicySpec) -> ExternalPolicy:

@@ -59,8 +59,11 @@ def _checked(place: int, message: Message) -> tuple[str, str]:
 class PromptEncoder:
     """Renders and encodes; keeps the prompts that start a conversation, least recent go first."""
 
-    def __init__(self, tokens: Tokens, kept: int = PROMPTS_KEPT) -> None:
-        self.tokens = tokens
+    def __init__(
+        self, tokens: Tokens, kept: int = PROMPTS_KEPT, *, vocabulary: int | None = None
+    ) -> None:
+        """`vocabulary`: one above the highest id of the model; None: not known."""
+        self.tokens, self.vocabulary = tokens, vocabulary
         self._kept = kept
         self._fresh: OrderedDict[History, tuple[str, Ids]] = OrderedDict()
 

@@ -60,13 +60,14 @@ class Teams:
             return self._externals[route.policy]  # named for completeness; there is no choice
         if route.policy not in self._encoders:
             raise InvalidRequestError(f"a route for {route.policy!r}, which is no policy")
-        tokens = self._encoders[route.policy].tokens
+        encoder = self._encoders[route.policy]
         return EnginePolicy(
             route.policy,
             route.version,
             route.engines,
-            tokens,
+            encoder.tokens,
             self._pool,
+            vocabulary=encoder.vocabulary,
             min_version=route.min_version,
             bindings=self._bindings,
         )
