@@ -123,7 +123,7 @@ async def test_what_is_played_can_be_leased_and_a_signal_drains(
         call = stub.RunGroup(request(2, incarnation, address), timeout=30)
         running = asyncio.ensure_future(call.code())
         async with asyncio.timeout(60):
-            while len(engine.turns) < 16:  # noqa: ASYNC110
+            while len(engine.turns) < 12:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         worker.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
