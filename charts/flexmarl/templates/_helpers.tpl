@@ -113,8 +113,11 @@ true
 {{- else -}}
 {{- $found := "" -}}
 {{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
-{{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" -}}
+{{- $notes := .metadata.annotations | default dict -}}
+{{- range list "storageclass.kubernetes.io/is-default-class" "storageclass.beta.kubernetes.io/is-default-class" -}}
+{{- if eq (get $notes . | toString) "true" -}}
 {{- $found = "true" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $found -}}

@@ -17,15 +17,16 @@ from tests.contract.chart.helm import REGISTRY, Helm, Manifest, settings
 from tests.contract.chart.readme import CHART
 
 NAMESPACE = "flexmarl-system"
-CLASS = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {
-        "name": "plain",
-        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-    },
-    "provisioner": "example.com/none",
-}
+DEFAULT = "storageclass.kubernetes.io/is-default-class"
+
+
+def storage_class(annotation: str = DEFAULT) -> Manifest:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "plain", "annotations": {annotation: "true"}},
+        "provisioner": "example.com/none",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,17 @@ def test_a_cluster_without_storage_classes_is_told_what_jobs_need(installed: Ins
     assert done.returncode == 1
     assert "no default StorageClass" in done.stderr
     assert "test.storageClass" in done.stderr
-    installed.kubectl("create", "-f", "-", stdin=CLASS)
+    installed.kubectl("create", "-f", "-", stdin=storage_class())
     said = installed.upgrade()
     assert "WARNING" not in said
     assert "helm test demo --namespace flexmarl-system --timeout 600s" in said
     assert [one for one in installed.hooks() if one["kind"] == "MARLJob"]
+
+
+def test_a_default_class_of_an_old_cluster_is_one(installed: Installed) -> None:
+    beta = "storageclass.beta.kubernetes.io/is-default-class"
+    installed.kubectl("create", "-f", "-", stdin=storage_class(beta))
+    assert "WARNING" not in installed.upgrade()
 
 
 def test_an_upgrade_keeps_the_stores_password(installed: Installed) -> None:
