@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from flexmarl.controller.beforehand import name_is_free, pods_are_accepted
-from flexmarl.controller.cache import WATCHED, Key, Objects, key_of
+from flexmarl.controller.cache import WATCHED, Key, Objects, Place, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import no_gangs, refused
 from flexmarl.controller.former import as_before, carried_on, digest, is_other
@@ -63,6 +63,8 @@ class Applier:
         self._applied: dict[tuple[Key, str, str], _Applied] = {}
         self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
         """What a job's objects were rendered from, and which they are."""
+        self._unfenced: dict[Key, set[str]] = {}
+        """NetworkPolicies that are rendered no more and are still there."""
         self._cleaned: set[Key] = set()
         """Jobs of which nothing is left."""
         self._former: dict[Key, Manifest] = {}
@@ -88,12 +90,19 @@ class Applier:
         first = [one for one in todo if one["kind"] not in WORKLOADS]
         if any(refusals := await self._all(key, first, there)):
             return [*chain(*refusals)]  # no pod starts without its fence, its gang, its secrets
-        return [*chain(*await self._all(key, pods, there))]
+        if any(refusals := await self._all(key, pods, there)):
+            return [*chain(*refusals)]
+        for name in self._unfenced.pop(key, ()):
+            found = await self._cluster.get("NetworkPolicy", key.namespace, name)
+            if found is not None and belongs(found, _uid(there)):
+                await self._delete(key, found)
+        return []
 
     def holds(self, key: Key, source: Hashable, there: Objects) -> bool:
         """Whether everything rendered from the same `source` is as it was applied."""
         known, names = self._rendered.get(key, (None, []))
-        return known == source and not any(self._touched(key, *name, there) for name in names)
+        same = known == source and key not in self._unfenced
+        return same and not any(self._touched(key, *name, there) for name in names)
 
     def awaits(self, key: Key, there: Objects) -> bool:
         """Whether something that was applied is not seen yet: perhaps somebody has deleted it."""
@@ -128,7 +137,17 @@ class Applier:
             if at[1] == kind and not young and versions.get(at) != known.version:
                 del self._applied[at]
                 changed.add(at[0])
-        return changed
+        return changed | self._too_many(at for at in versions if kind == "NetworkPolicy")
+
+    def _too_many(self, listed: Iterable[Place]) -> set[Key]:
+        """Of NetworkPolicies: whose are there although an upgrade has switched them off."""
+        found = set()
+        for key, *at in listed:
+            _, names = self._rendered.get(key, (None, None))
+            if names is not None and tuple(at) not in names:
+                self._unfenced.setdefault(key, set()).add(at[1])
+                found.add(key)
+        return found
 
     async def again(self, key: Key, there: Objects) -> None:
         """Make the orchestrator's Job anew, which the next look does once it is gone."""
@@ -165,6 +184,7 @@ class Applier:
             del self._applied[known]
         self._rendered.pop(key, None)
         self._former.pop(key, None)
+        self._unfenced.pop(key, None)
         self._cleaned.discard(key)
 
     async def _all(
@@ -335,6 +355,11 @@ async def _each(
 
 def _place(manifest: Manifest) -> tuple[str, str]:
     return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+
+
+def _uid(there: Objects) -> str:
+    assert there.job is not None
+    return str(there.job["metadata"]["uid"])
 
 
 def _is_note(manifest: Manifest) -> bool:
