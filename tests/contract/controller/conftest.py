@@ -16,6 +16,7 @@ from flexmarl.contracts.crd import crd
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import WATCHED, Cache, Key
 from flexmarl.controller.cluster import Cluster, RefusedError, connection
+from flexmarl.controller.errands import Errand
 from flexmarl.controller.names import JOB_LABEL, ROLE_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
@@ -59,12 +60,26 @@ class World:
                 self.cache.mend(kind, one)
 
     async def look(self, key: Key) -> dict[str, Any]:
-        """At everything; the status then."""
+        """At everything, also at what looks have had done beside them; the status then."""
         await self.read()
         await self.reconciler.look(key)
+        if await self.errands():
+            await self.reconciler.look(key)
         job = await self.cluster.call("GET", f"{self.path}/{key.name}")
         status: dict[str, Any] = job.get("status", {})
         return status
+
+    async def errands(self) -> bool:
+        """Do what looks have left to do; whether it names a job."""
+        named: list[Key] = []
+        errands = self.reconciler.errands
+        working = [asyncio.create_task(errands.work(kind, named.append)) for kind in Errand]
+        while errands.busy:  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE / 10)
+        for task in working:
+            task.cancel()
+        await asyncio.wait(working)
+        return bool(named)
 
     async def until(self, key: Key, reason: str, seconds: float = 60) -> dict[str, Any]:
         """Look until the job gives that reason."""
@@ -120,6 +135,7 @@ class World:
             if key is not None:
                 await self.read()
                 await self.reconciler.look(key)
+                await self.errands()
 
     async def pod(self, role: str) -> str:
         """One of that role, once there is one."""

@@ -11,7 +11,8 @@ import pytest
 from flexmarl.contracts.v1 import orchestrator_pb2 as pb
 from flexmarl.contracts.v1 import orchestrator_pb2_grpc
 from flexmarl.controller import asking
-from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.asking import Orchestrators, Unanswered
+from flexmarl.controller.observed import Progress
 from flexmarl.runtime.grpc import serving
 
 HOST = "127.0.0.1"
@@ -55,9 +56,10 @@ async def test_a_connection_that_is_closed_is_no_answer_and_cancels_nobody(
         call = asyncio.create_task(getattr(orchestrators, how)("uid", HOST, "secret"))
         await slow.asked.wait()
         await orchestrators.forget("uid")
-        assert not await call
+        assert isinstance(await call, Unanswered)
         slow.may.set()
-        assert await getattr(orchestrators, how)("uid", HOST, "secret")
+        again = await getattr(orchestrators, how)("uid", HOST, "secret")
+        assert not isinstance(again, Unanswered)
 
 
 async def test_who_is_cancelled_himself_is_not_kept_from_it(slow: Slow) -> None:
@@ -74,13 +76,14 @@ async def test_a_connection_that_ends_before_the_call_begins_is_no_answer(slow: 
         call = asyncio.create_task(orchestrators.progress("uid", HOST, "secret"))
         await asyncio.sleep(0)
         await orchestrators.forget("uid")
-        assert await call is None
+        assert isinstance(await call, Unanswered)
 
 
 async def test_another_token_opens_another_connection(slow: Slow) -> None:
     slow.may.set()
     async with Orchestrators() as orchestrators:
-        assert await orchestrators.progress("uid", HOST, "wrong") is None
+        refused = await orchestrators.progress("uid", HOST, "wrong")
+        assert refused == Unanswered("UNAUTHENTICATED: this call carries no valid job token")
         said = await orchestrators.progress("uid", HOST, "secret")
-        assert said is not None
+        assert isinstance(said, Progress)
         assert (said.phase, said.step) == ("Training", 3)

@@ -181,7 +181,7 @@ async def test_one_that_cannot_be_read_goes_after_its_time_with_its_gang(
     async def remove(manifest: Manifest) -> None:
         removed.append(f"{manifest['apiVersion']}/{manifest['metadata']['name']}")
 
-    monkeypatch.setattr("flexmarl.controller.reconcile.read", unread)
+    monkeypatch.setattr("flexmarl.controller.known.read", unread)
     monkeypatch.setattr(world.cluster, "remove", remove)
     key = await world.submit(job(gang={"kind": "volcano"}))
     for _ in range(2):

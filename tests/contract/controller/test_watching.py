@@ -58,7 +58,7 @@ async def _went_round(made: Controller, before: float) -> bool:
 
 
 async def _idle(made: Controller) -> bool:
-    return not made._wakes.busy
+    return not (made._wakes.busy or made._reconciler.errands.busy)
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
@@ -226,6 +226,74 @@ async def test_one_orchestrator_that_is_asked_in_vain_keeps_nobody_waiting(
 
 async def _many(asked: list[str]) -> bool:
     return asked.count("well") > 5
+
+
+async def test_looks_wait_for_no_orchestrator_that_is_to_save(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are suspended at once, a new job is looked at."""
+    answers, saves = asyncio.Event(), list[str]()
+
+    async def save(self: Orchestrators, uid: str, ip: str, token: str) -> None:
+        saves.append(uid)
+        await answers.wait()
+
+    async def progress(self: Orchestrators, uid: str, ip: str, token: str) -> Progress:
+        return Progress("Running", 1, 2)
+
+    monkeypatch.setattr(Orchestrators, "save", save)
+    monkeypatch.setattr(Orchestrators, "progress", progress)
+    suspended = [f"old-{number}" for number in range(3)]
+    for name in suspended:
+        await world.runs(await world.submit(job_named(name)))
+    async with controller(world, resync=1, workers=2):
+        await until(lambda: _steps(world, suspended))
+        for name in suspended:
+            await world.change(f"{world.path}/{name}", {"spec": {"suspend": True}})
+        await until(lambda: _as_many(saves, suspended))
+        await world.submit(job_named("new"))
+        await until(lambda: _has(world.names("Job"), "new-orchestrator"))
+        answers.set()
+
+
+def job_named(name: str) -> Manifest:
+    made = job()
+    made["metadata"]["name"] = name
+    return made
+
+
+async def _steps(world: World, names: list[str]) -> bool:
+    jobs = {one["metadata"]["name"]: one for one in await world.cluster.listed("MARLJob")}
+    return all(jobs[name].get("status", {}).get("step") == 1 for name in names)
+
+
+async def _as_many(saves: list[str], suspended: list[str]) -> bool:
+    return len(saves) >= len(suspended)
+
+
+async def test_an_orchestrator_that_the_controller_cannot_reach_is_told_until_it_answers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.controller.known.SILENT_SECONDS", 0.2)
+    await world.runs(await world.submit(job()), "127.3.2.1")
+    async with controller(world, resync=1):
+        await until(lambda: _is(reason(world), "OrchestratorSilent"))
+        status = (await read(world))["status"]
+        assert status["phase"] == "Running"
+        assert "at 127.3.2.1, port 7070, does not answer the controller" in status["message"]
+        assert "UNAVAILABLE" in status["message"]
+        said = await world.cluster.listed("Event", world.namespace, fields="type=Warning")
+        assert [one["reason"] for one in said].count("OrchestratorSilent") == 1
+
+        async def progress(self: Orchestrators, uid: str, ip: str, token: str) -> Progress:
+            return Progress("Running", 1, 2)
+
+        monkeypatch.setattr(Orchestrators, "progress", progress)
+        await until(lambda: _is(reason(world), "Running"))
+
+
+async def reason(world: World) -> str:
+    return str((await read(world)).get("status", {}).get("reason", ""))
 
 
 async def test_the_resync_goes_round_where_there_is_no_job(world: World) -> None:

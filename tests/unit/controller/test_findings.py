@@ -48,6 +48,22 @@ def test_a_pod_that_does_not_go_is_told_with_its_node() -> None:
     assert find(replace(what, now=950.0)) == []
 
 
+def test_an_orchestrator_that_does_not_answer_is_told_while_it_runs_and_while_it_saves() -> None:
+    leader = a_pod("orchestrator", ready=True, ip="10.0.0.5")
+    what = seen(pods=(leader,), orchestrator=JobState.ACTIVE, silence="UNAVAILABLE: no route")
+    (found,) = find(what)
+    assert found.reason == "OrchestratorSilent"
+    assert not found.fatal
+    assert "team-orchestrator-0 at 10.0.0.5, port 7070" in found.message
+    assert "UNAVAILABLE: no route" in found.message
+    assert "NetworkPolicy" in found.message
+    for phase in (Phase.RUNNING, Phase.SUSPENDING):
+        status = next_status({"phase": "Running"}, what, [found], phase, SPEC)
+        assert status["reason"] == "OrchestratorSilent"
+    assert find(replace(what, silence="")) == []
+    assert find(replace(what, pods=(replace(leader, ready=False),))) == []
+
+
 def test_a_pod_is_stuck_only_after_its_grace() -> None:
     """The API server's time of deletion is that at which the grace is over."""
     going = manifest()

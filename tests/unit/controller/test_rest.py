@@ -10,9 +10,9 @@ from tests.contract.controller.bad_jobs import sound
 
 from flexmarl.contracts.preparation import PACKED
 from flexmarl.controller.cache import Objects
+from flexmarl.controller.known import Known
 from flexmarl.controller.names import ROLE_LABEL, UID_LABEL
 from flexmarl.controller.reading import Read, read
-from flexmarl.controller.reconcile import _Job
 from flexmarl.controller.seeing import leader
 
 
@@ -25,8 +25,8 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
         times.append(1)
         return read(manifest)
 
-    monkeypatch.setattr("flexmarl.controller.reconcile.read", counted)
-    known, manifest = _Job("1"), sound()
+    monkeypatch.setattr("flexmarl.controller.known.read", counted)
+    known, manifest = Known("1"), sound()
     for _ in range(3):
         job, problems, _ = known.read(copy.deepcopy(manifest))
         assert job is not None

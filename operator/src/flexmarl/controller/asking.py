@@ -20,6 +20,11 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Connection:
     address: str
     token: str
@@ -46,14 +51,13 @@ class Orchestrators:
         for uid in list(self._open):
             await self.forget(uid)
 
-    async def progress(self, uid: str, ip: str, token: str) -> Progress | None:
-        """None: it does not answer."""
+    async def progress(self, uid: str, ip: str, token: str) -> Progress | Unanswered:
         stub = await self._stub(uid, ip, token)
         said = await _answered(
             lambda: stub.Progress(orchestrator_pb2.ProgressRequest(), timeout=SECONDS)
         )
-        if said is None:
-            return None
+        if isinstance(said, Unanswered):
+            return said
         return Progress(
             phase=said.phase,
             step=said.step,
@@ -68,11 +72,11 @@ class Orchestrators:
             ),
         )
 
-    async def save(self, uid: str, ip: str, token: str) -> bool:
-        """Have the last finished step saved; False: it does not answer."""
+    async def save(self, uid: str, ip: str, token: str) -> Unanswered | None:
+        """Have the last finished step saved."""
         stub = await self._stub(uid, ip, token)
         said = await _answered(lambda: stub.Save(orchestrator_pb2.SaveRequest(), timeout=SECONDS))
-        return said is not None
+        return said if isinstance(said, Unanswered) else None
 
     async def forget(self, uid: str) -> None:
         """Calls under way are not answered."""
@@ -96,15 +100,16 @@ class Orchestrators:
         return stub
 
 
-async def _answered(call: Callable[[], Awaitable[Answer]]) -> Answer | None:
-    """None: no answer comes."""
+async def _answered(call: Callable[[], Awaitable[Answer]]) -> Answer | Unanswered:
     try:
         return await call()
-    except (grpc.aio.AioRpcError, grpc.aio.UsageError):
-        return None
+    except grpc.aio.AioRpcError as error:
+        return Unanswered(f"{error.code().name}: {error.details()}")
+    except grpc.aio.UsageError as error:
+        return Unanswered(str(error))
     except asyncio.CancelledError:
         # Closing a channel cancels its calls, and looks to who awaits one as if that were he.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return None
+        return Unanswered("the connection was closed")

@@ -70,17 +70,19 @@ class Evidence:
         self._settled: set[str] = set()
         """Uids of jobs for which it is kept or given up."""
 
-    async def keep(self, key: Key, uid: str, there: Objects, *, last_try: bool) -> None:
-        """Once for each job. RefusedError: not now, and this is not the last try."""
-        if uid in self._settled:
-            return
+    def settled(self, uid: str) -> bool:
+        return uid in self._settled
+
+    async def keep(self, key: Key, uid: str, there: Objects, *, last_try: bool) -> bool:
+        """Whether that is settled; False: not now, and this is not the last try."""
         try:
             await self._keep(key, uid, there)
         except RefusedError as error:
-            if error.passing and not last_try:
-                raise
             log.warning("no evidence", namespace=key.namespace, name=key.name, error=str(error))
+            if error.passing and not last_try:
+                return False
         self._settled.add(uid)
+        return True
 
     def forget(self, uid: str) -> None:
         self._settled.discard(uid)

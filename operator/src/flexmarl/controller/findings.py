@@ -13,12 +13,15 @@ from typing import Any
 
 from flexmarl.controller import preparation
 from flexmarl.controller.containers import STORE, of_containers
+from flexmarl.controller.names import ORCHESTRATOR
 from flexmarl.controller.nodes import of_ends, of_nodes
 from flexmarl.controller.observed import Finding, Observed
 from flexmarl.controller.owners import controller_of
 from flexmarl.controller.placing import GATED, of_places
+from flexmarl.controller.render.parts import PORT
 from flexmarl.controller.words import shortened
 
+SILENT = "OrchestratorSilent"
 REFUSALS = {
     r"exceeded quota": (
         "QuotaExceeded",
@@ -52,6 +55,7 @@ def find(seen: Observed) -> list[Finding]:
         _of_spec(seen),
         seen.findings,
         of_nodes(seen),
+        _of_orchestrator(seen),
         preparation.findings(seen),
         of_containers(seen),
         of_places(seen),
@@ -67,6 +71,19 @@ def _of_spec(seen: Observed) -> Iterator[Finding]:
     """What an earlier version has let run is not ended by a rule of this one."""
     if seen.problems:
         yield Finding("InvalidSpec", "; ".join(seen.problems), fatal=not seen.ran)
+
+
+def _of_orchestrator(seen: Observed) -> Iterator[Finding]:
+    """It trains on, but nobody tells it anything."""
+    asked = [one for one in seen.pods if one.role == ORCHESTRATOR and one.ready and one.ip]
+    if seen.silence and asked:
+        yield Finding(
+            SILENT,
+            f"{asked[-1].name} at {asked[-1].ip}, port {PORT}, does not answer the controller "
+            f"({shortened(seen.silence)}): it is not known how far the job is, no pool grows, and "
+            "suspending loses the steps since the last checkpoint; let no NetworkPolicy, rule on "
+            "egress or mesh stand between the two",
+        )
 
 
 def _of_workloads(seen: Observed) -> Iterator[Finding]:

@@ -174,6 +174,8 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     progress: Progress | None = None
+    silence: str = ""
+    """Why its orchestrator, which is ready, has not answered the controller for long."""
     findings: tuple[Finding, ...] = ()
     """Of what could not be applied."""
     rooms: Rooms | None = None

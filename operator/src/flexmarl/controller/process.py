@@ -22,6 +22,7 @@ from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
 from flexmarl.controller.cache import WATCHED, Cache, Key, Place
 from flexmarl.controller.cluster import Cluster, RefusedError, connected
+from flexmarl.controller.errands import MOST
 from flexmarl.controller.metrics import ERRORS, REACTIONS, RECONCILES
 from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
@@ -89,8 +90,11 @@ class Controller:
 
     def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """All that goes on until it is cancelled."""
-        going = [self.work() for _ in range(self._settings.workers)]
-        self._tasks = [group.create_task(one) for one in (*going, self.resync(), self.ask())]
+        looks = [self.work() for _ in range(self._settings.workers)]
+        kinds = [kind for kind, most in MOST.items() for _ in range(most)]
+        errands = [self._reconciler.errands.work(kind, self._wakes.wake) for kind in kinds]
+        going = (*looks, *errands, self.resync(), self.ask())
+        self._tasks = [group.create_task(one) for one in going]
         return self._tasks
 
     def event(self, kind: str, event: Mapping[str, Any]) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from flexmarl.contracts.preparation import CONTAINER
 from flexmarl.controller.cache import Key
 from flexmarl.controller.cluster import Cluster, RefusedError
+from flexmarl.controller.errands import Errand, Errands
 from flexmarl.controller.nodes import doubtful
 from flexmarl.controller.observed import Observed, Pod
 from flexmarl.controller.placing import INSUFFICIENT
@@ -28,8 +30,9 @@ log = structlog.get_logger()
 
 
 class Questions:
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str], errands: Errands) -> None:
         self._cluster, self._troubles = cluster, Troubles(cluster, namespaces)
+        self._errands = errands
         self._far: dict[str, tuple[float, Mapping[str, str]]] = {}
         """By uid of a job: until when it holds, and how far each pod is, by its uid."""
 
@@ -41,7 +44,7 @@ class Questions:
         except RefusedError as error:
             log.warning("not told why pods lack", namespace=key.namespace, error=str(error))
         if pods := asked(seen):
-            return replace(seen, fetches=await self._fetches(key, uid, pods))
+            return replace(seen, fetches=self._fetches(key, uid, pods))
         self.forget(uid)
         return seen
 
@@ -65,20 +68,36 @@ class Questions:
             )
             seen = replace(seen, pods=tuple(pods))
         if any(INSUFFICIENT.search(pod.unschedulable) for pod in seen.pods):
-            seen = replace(seen, rooms=await self._troubles.rooms())
+            if not self._troubles.counted:
+                self._errands.begin(Errand.ROOMS, key, self._count)
+            seen = replace(seen, rooms=self._troubles.rooms)
         if names := doubtful(seen):
             seen = replace(seen, nodes=await self._troubles.nodes(names))
         return seen
 
-    async def _fetches(self, key: Key, uid: str, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """By their logs: pods have nobody whom they could tell."""
-        until, known = self._far.get(uid, (0.0, {}))
-        if time.monotonic() < until:
-            return known
-        logs = await asyncio.gather(*(self._log(key, pod) for pod in pods))
-        known = {pod.uid: how_far(said) for pod, said in zip(pods, logs, strict=True)}
-        self._far[uid] = time.monotonic() + FETCH_SECONDS, known
+    async def _count(self) -> bool:
+        try:
+            await self._troubles.count()
+        except RefusedError as error:
+            log.warning("cannot count what nodes have left", error=str(error))
+            return False
+        return True
+
+    def _fetches(self, key: Key, uid: str, pods: Sequence[Pod]) -> Mapping[str, str]:
+        """By their logs: pods have nobody whom they could tell. What was read last."""
+        until, known = self._far.setdefault(uid, (0.0, {}))
+        if time.monotonic() >= until:
+            self._errands.begin(Errand.FETCHES, key, partial(self._read, key, uid, pods))
         return known
+
+    async def _read(self, key: Key, uid: str, pods: Sequence[Pod]) -> bool:
+        logs = await asyncio.gather(*(self._log(key, pod) for pod in pods))
+        found = {pod.uid: how_far(said) for pod, said in zip(pods, logs, strict=True)}
+        if uid not in self._far:  # nobody asks any more
+            return False
+        _, known = self._far[uid]
+        self._far[uid] = time.monotonic() + FETCH_SECONDS, found
+        return found != known
 
     async def _log(self, key: Key, pod: Pod) -> bytes:
         return await self._cluster.log(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,19 +19,21 @@ from flexmarl.controller import seeing
 from flexmarl.controller.accounts import Accounts
 from flexmarl.controller.again import SOON_SECONDS, next_look
 from flexmarl.controller.apply import Applier
-from flexmarl.controller.asking import Orchestrators
+from flexmarl.controller.asking import Orchestrators, Unanswered
 from flexmarl.controller.cache import Cache, Key, Objects
 from flexmarl.controller.clock import overdue, seconds
 from flexmarl.controller.cluster import Cluster, RefusedError
+from flexmarl.controller.errands import Errand, Errands
 from flexmarl.controller.evidence import PATIENCE_SECONDS, Evidence
 from flexmarl.controller.findings import broken, find, store_away, unavailable
+from flexmarl.controller.known import Known
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.observed import Finding, Observed, Progress
 from flexmarl.controller.owners import own
 from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Plan, Wish, plan
 from flexmarl.controller.questions import Questions
-from flexmarl.controller.reading import Read, document, read
+from flexmarl.controller.reading import document
 from flexmarl.controller.render import group_of, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
@@ -47,29 +50,6 @@ WRITTEN_FIRST = (*FINAL, Phase.SUSPENDING)
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Job:
-    """What is remembered of a job from look to look, while it lives."""
-
-    uid: str
-    leader: str | None = None
-    """Where its orchestrator could be asked at the last look: whether it can is wanted all the
-    time, of all jobs."""
-    progress: Progress | None = None
-    findings: tuple[Finding, ...] = ()
-    """Of what could not be applied at the last look."""
-    failing: float | None = None
-    """Since when each look ended in a refusal."""
-    was: tuple[Manifest, Read] | None = None
-    """The document that was read last, and what came of it: that is most of a quiet look."""
-
-    def read(self, manifest: Manifest) -> Read:
-        plain = document(manifest)
-        if self.was is None or self.was[0] != plain:
-            self.was = plain, read(manifest)
-        return self.was[1]
-
-
 class Reconciler:
     def __init__(
         self,
@@ -83,10 +63,11 @@ class Reconciler:
         self._installation = settings.installation()
         self._accounts = Accounts(settings, cluster)
         self._applier = Applier(cluster)
-        self._questions = Questions(cluster, settings.namespaces)
+        self.errands = Errands()
+        self._questions = Questions(cluster, settings.namespaces, self.errands)
         self._statuses = Statuses(cluster, cache)
         self._evidence = Evidence(cluster)
-        self._jobs: dict[Key, _Job] = {}
+        self._jobs: dict[Key, Known] = {}
 
     async def look(self, key: Key) -> float:
         """At the job, and do what is to be done; when to look again even if nothing happens."""
@@ -98,13 +79,18 @@ class Reconciler:
         if manifest["spec"].get("managedBy", CONTROLLER) != self._managed_by:
             return NEVER
         known = await self._known(key, manifest)
-        known.leader = seeing.leader(there, known.uid)
+        known.led_by(seeing.leader(there, known.uid))
         said = known.read(manifest)
         job = said.job
         before: Manifest = manifest.get("status") or {}
         now = time.time()
         seen = seeing.observe(
-            there, *said, now=now, progress=known.progress, findings=known.findings
+            there,
+            *said,
+            now=now,
+            progress=known.progress,
+            findings=known.findings,
+            silence=known.silence,
         )
         seen = await self._questions.answered(key, known.uid, seen)
         phase, status, findings = _decided(before, seen, job)
@@ -134,7 +120,7 @@ class Reconciler:
         same = await self._write(key, manifest, status, findings)
         if failure is not None:
             raise failure
-        waits = todo.save or self._applier.awaits(key, there)
+        waits = todo.save or todo.evidence or self._applier.awaits(key, there)
         return min(todo.again, next_look(seen, same=same, waits=waits))
 
     def suspends(self, key: Key) -> bool:
@@ -153,13 +139,10 @@ class Reconciler:
         token = self._accounts.token(known.uid)
         return (known.uid, known.leader, token) if token else None
 
-    def tell(self, key: Key, progress: Progress) -> bool:
-        """What the orchestrator said; whether that is news."""
+    def tell(self, key: Key, said: Progress | Unanswered) -> bool:
+        """What the orchestrator said, or why it did not; whether that is news."""
         known = self._jobs.get(key)
-        if known is None or known.progress == progress:
-            return False
-        known.progress = progress
-        return True
+        return known is not None and known.hears(said)
 
     def compare(self, kind: str, listed: list[Manifest]) -> set[Key]:
         """With all objects of a kind that nobody watches: whose are not as they were applied."""
@@ -177,12 +160,12 @@ class Reconciler:
             if job is not None and phase_of(job.get("status") or {}) not in FINAL:
                 yield job
 
-    async def _known(self, key: Key, manifest: Manifest) -> _Job:
+    async def _known(self, key: Key, manifest: Manifest) -> Known:
         uid = manifest["metadata"]["uid"]
         known = self._jobs.get(key)
         if known is not None and known.uid != uid:  # another job by this name
             await self._gone(key)
-        return self._jobs.setdefault(key, _Job(uid))
+        return self._jobs.setdefault(key, Known(uid))
 
     async def _gone(self, key: Key) -> None:
         self._statuses.forget(key)
@@ -195,16 +178,18 @@ class Reconciler:
             await self._orchestrators.forget(known.uid)
 
     async def _act(
-        self, key: Key, known: _Job, todo: Plan, job: MARLJob | None, there: Objects
+        self, key: Key, known: Known, todo: Plan, job: MARLJob | None, there: Objects
     ) -> None:
         """RefusedError: it is to be tried again."""
         assert there.job is not None
-        if todo.evidence:
+        if todo.evidence and not self._evidence.settled(known.uid):
             ended = seconds(there.job["status"]["completionTime"])
             last_try = time.time() > ended + PATIENCE_SECONDS
-            await self._evidence.keep(key, known.uid, there, last_try=last_try)
+            keep = partial(self._evidence.keep, key, known.uid, there, last_try=last_try)
+            self.errands.begin(Errand.EVIDENCE, key, keep)
+            return  # its pods stay until then
         if todo.save:
-            await self._save(known, there)
+            self.errands.begin(Errand.SAVE, key, partial(self._save, known, there.job))
         if todo.find:
             await self._applier.find(key)
         if todo.anew:
@@ -214,7 +199,7 @@ class Reconciler:
         elif todo.wish is Wish.KEPT:
             await self._clear(key, known, there)
 
-    async def _bring_about(self, key: Key, known: _Job, job: MARLJob, there: Objects) -> None:
+    async def _bring_about(self, key: Key, known: Known, job: MARLJob, there: Objects) -> None:
         assert there.job is not None
         token, password = await self._accounts.credentials(there.job)
         url = ""
@@ -242,7 +227,7 @@ class Reconciler:
         if not found:
             self._applier.remember(key, source, manifests)
 
-    async def _clear(self, key: Key, known: _Job, there: Objects) -> None:
+    async def _clear(self, key: Key, known: Known, there: Objects) -> None:
         """Nothing is rendered: what cannot be made can still be taken away."""
         assert there.job is not None
         await self._applier.clear(key, known.uid, there, group_of(there.job))
@@ -250,12 +235,14 @@ class Reconciler:
         self._accounts.forget(known.uid)
         await self._orchestrators.forget(known.uid)
 
-    async def _save(self, known: _Job, there: Objects) -> None:
-        if known.leader is None or there.job is None:
-            return
-        token, _ = await self._accounts.credentials(there.job)
-        if not await self._orchestrators.save(known.uid, known.leader, token):
-            log.warning("the orchestrator does not answer", job=there.job["metadata"]["name"])
+    async def _save(self, known: Known, job: Manifest) -> bool:
+        """When it is done the orchestrator says so to who asks how far it is."""
+        token, _ = await self._accounts.credentials(job)
+        if known.leader is not None:
+            said = await self._orchestrators.save(known.uid, known.leader, token)
+            if said is not None:
+                log.warning("cannot have it saved", job=job["metadata"]["name"], why=said.why)
+        return False
 
     async def _write(
         self, key: Key, manifest: Manifest, status: Manifest, findings: list[Finding]

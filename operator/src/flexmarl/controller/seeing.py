@@ -48,6 +48,7 @@ def observe(
     now: float,
     progress: Progress | None,
     findings: Sequence[Finding],
+    silence: str = "",
 ) -> Observed:
     """`job`, `problems`, `unknown`: what was read of the job of `there`; `progress`: what its
     orchestrator said last; `findings`: what could not be applied."""
@@ -74,6 +75,7 @@ def observe(
         pods=tuple(pod(one, known.get(one["metadata"]["uid"])) for one in there.of("Pod")),
         workloads=tuple(workload(one, now) for one in there.of(*WORKLOADS)),
         progress=progress if state is JobState.ACTIVE else None,
+        silence=silence,
         findings=tuple(findings),
         limits={} if job is None else _limits(job),
     )

@@ -12,6 +12,7 @@ from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.clock import clock, stamp
 from flexmarl.controller.conditions import conditions, dated, waiting_for
 from flexmarl.controller.ends import written
+from flexmarl.controller.findings import SILENT
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
 from flexmarl.controller.nodes import STUCK
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod
@@ -73,7 +74,7 @@ def explain(
 ) -> Reason:
     """Why the job is in this phase, and what to do about it where there is something to do."""
     trouble = next(iter(findings), None)
-    stuck = next((one for one in findings if one.reason == STUCK), None)
+    holds_up = next((one for one in findings if one.reason in (STUCK, SILENT)), None)
     match phase:
         case Phase.COMPLETE:
             found = "Trained", "every step is trained"
@@ -81,8 +82,8 @@ def explain(
             found = _why_failed(before, seen, trouble)
         case Phase.SUSPENDED:
             found = "Suspended", "no pods; set spec.suspend to false and the job goes on"
-        case Phase.SUSPENDING if stuck is not None:
-            found = stuck.reason, stuck.message
+        case Phase.SUSPENDING if holds_up is not None:
+            found = holds_up.reason, holds_up.message
         case Phase.SUSPENDING:
             then = "" if seen.suspend else "; then the job starts again"
             saving = seen.orchestrator is JobState.ACTIVE

@@ -82,21 +82,29 @@ class Troubles:
             self._said[about] = time.monotonic() + pause, known
             return known
 
-    async def rooms(self) -> Rooms | None:
-        """None: the controller may not know."""
+    @property
+    def rooms(self) -> Rooms | None:
+        """As they were counted last; None: not yet, or the controller may not know."""
+        return self._rooms[1]
+
+    @property
+    def counted(self) -> bool:
+        """Whether that still holds."""
+        return time.monotonic() < self._rooms[0]
+
+    async def count(self) -> None:
+        """Unless that still holds. It takes long where there are many pods."""
         async with self._counting:
-            until, known = self._rooms
-            began = time.monotonic()
-            if began < until:
-                return known
-            pause = ROOMS_SECONDS
+            if self.counted:
+                return
+            began, pause = time.monotonic(), ROOMS_SECONDS
+            known: Rooms | None = None
             try:
                 known = await self._left()
                 pause = max(pause, (time.monotonic() - began) / ROOMS_SHARE)
             except RefusedError as error:
-                known, pause = None, _pause(error)
+                pause = _pause(error)
             self._rooms = time.monotonic() + pause, known
-            return known
 
     async def _why(self, namespace: str, *reasons: str) -> Mapping[str, str]:
         best: dict[str, tuple[bool, str, str]] = {}
