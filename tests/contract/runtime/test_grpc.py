@@ -151,3 +151,20 @@ async def test_a_peer_that_went_silent_is_noticed_long_before_the_deadline(
 
 if __name__ == "__main__":
     asyncio.run(serve_for_ever(sys.argv[1]))
+
+
+async def test_a_cancellation_that_is_not_the_call_s_own_has_a_status() -> None:
+    class Waiting(Service):
+        async def ListSets(
+            self, request: weights_pb2.ListSetsRequest, context: Any
+        ) -> weights_pb2.ListSetsResponse:
+            raise asyncio.CancelledError("a child")
+
+    async with (
+        serving(register(Waiting()), "127.0.0.1:0") as address,
+        channel(address) as connection,
+    ):
+        stub = weights_pb2_grpc.WeightsStub(connection)
+        with pytest.raises(grpc.aio.AioRpcError, match="was cancelled: a child") as caught:
+            await stub.ListSets(weights_pb2.ListSetsRequest(), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNKNOWN

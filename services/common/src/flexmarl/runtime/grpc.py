@@ -106,9 +106,14 @@ class Boundary(grpc.aio.ServerInterceptor):
         except FlexMARLError as error:
             code = error.code
             await context.abort(error.code, str(error))
-        except asyncio.CancelledError:
-            code = grpc.StatusCode.CANCELLED
-            raise
+        except asyncio.CancelledError as error:
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():
+                code = grpc.StatusCode.CANCELLED
+                raise
+            # Of what it waited for, not of the call: gRPC would answer nothing.
+            code = grpc.StatusCode.UNKNOWN
+            await context.abort(code, f"what the call waited for was cancelled: {error}")
         except Exception:
             code = grpc.StatusCode.UNKNOWN
             raise
