@@ -51,6 +51,7 @@ for entry in pathlib.Path("/proc").iterdir():
         if words[-3:-1] == [b"serve", sys.argv[1].encode()]:
             os.kill(int(entry.name), signal.SIGKILL)
 """
+MAIN = "main"
 Life = tuple[str, str, int]
 """A pod's name and uid, and how often its process was started again."""
 
@@ -104,11 +105,11 @@ class Job:
         """The name of one that is not on its way out, as soon as there is one."""
         return self._life(role)[0]
 
-    def _life(self, role: str) -> Life:
+    def _life(self, role: str, container: str = MAIN) -> Life:
         found: list[Life] = []
 
         def there() -> bool:
-            found[:] = self._lives(role)
+            found[:] = self._lives(role, container)
             phase = self.status().get("phase")
             assert found or phase not in ("Complete", "Failed"), f"no {role}: the job is {phase}"
             return bool(found)
@@ -116,14 +117,15 @@ class Job:
         self.until(there, f"a running {role}")
         return found[0]
 
-    def _lives(self, role: str) -> list[Life]:
+    def _lives(self, role: str, container: str = MAIN) -> list[Life]:
         """Of the role's pods that are not on their way out and whose process runs."""
         pods = [pod for pod in self.pods(role) if "deletionTimestamp" not in pod["metadata"]]
         return [
             (pod["metadata"]["name"], pod["metadata"]["uid"], int(one["restartCount"]))
             for pod in pods
-            for one in pod["status"].get("containerStatuses", ())
-            if one["name"] == "main" and "running" in one["state"]
+            for kind in ("containerStatuses", "initContainerStatuses")
+            for one in pod["status"].get(kind, ())
+            if one["name"] == container and "running" in one["state"]
         ]
 
     def until(
@@ -178,11 +180,16 @@ class Job:
             for one in self.cluster.reader.all(kind, self.namespace, asked)
         ]
 
-    def kill(self, role: str) -> None:
-        """Its process, with -9, from beside it in its pod; until it is seen to have ended."""
-        life = self._life(role)
-        said = self.inside(life[0], "python3", "-c", KILL, role)  # may end with what it kills
-        self.until(lambda: life not in self._lives(role), f"the end of {life}: {said}", 60)
+    def kill(self, role: str, sidecar: str = "") -> None:
+        """Its process or its pod's sidecar, with -9, from inside the pod; until it is seen to have
+        ended."""
+        container = sidecar or MAIN
+        life = self._life(role, container)
+        process = sidecar or role
+        said = self.inside(life[0], "python3", "-c", KILL, process)  # may end with what it kills
+        self.until(
+            lambda: life not in self._lives(role, container), f"the end of {life}: {said}", 60
+        )
 
     def lose(self, role: str) -> None:
         """Its pod, at once, as if the node were gone."""
@@ -215,6 +222,11 @@ class Job:
         said = self.cluster.complete(self.namespace, name, seconds=PATIENCE)
         self._kubectl("delete", "pod", name, "--wait=false")
         return said
+
+    def step(self) -> int:
+        """How far it is, from its own file: nobody else may know."""
+        path = f"/flexmarl{self.run_dir()}/progress.json"
+        return int(json.loads(self.inside(self.pod("orchestrator"), "cat", path))["step"])
 
     def inside(self, pod: str, *command: str) -> str:
         """What a command prints beside the pod's process, if only that it failed."""

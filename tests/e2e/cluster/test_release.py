@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -66,8 +65,8 @@ def test_a_job_trains_on_without_its_operator_and_after_an_upgrade_from_an_older
         job.trains(1)
         before = _lives(job)
         _operator(stage, 0)
-        there = _step_by_itself(job)
-        job.until(lambda: _step_by_itself(job) > there, "a step without an operator")
+        there = job.step()
+        job.until(lambda: job.step() > there, "a step without an operator")
         _operator(stage, 1)
         release.upgrade()
     except BaseException:
@@ -75,7 +74,7 @@ def test_a_job_trains_on_without_its_operator_and_after_an_upgrade_from_an_older
         raise
     assert YOUNG in fields(stage.cluster)
     assert YOUNG in job.manifest()["spec"]
-    there = job.trains(_step_by_itself(job) + 1)
+    there = job.trains(job.step() + 1)
     assert _lives(job) == before
     for role in ROLES:
         job.kill(role)
@@ -133,9 +132,3 @@ def _operator(stage: Stage, replicas: int) -> None:
     where = ("-n", release.namespace)
     stage.cluster.kubectl(*where, "scale", name, f"--replicas={replicas}")
     stage.cluster.kubectl(*where, "rollout", "status", name, "--timeout=60s", seconds=70)
-
-
-def _step_by_itself(job: Job) -> int:
-    """How far it is, from its own file: nobody else may know."""
-    path = f"/flexmarl{job.run_dir()}/progress.json"
-    return int(json.loads(job.inside(job.pod("orchestrator"), "cat", path))["step"])

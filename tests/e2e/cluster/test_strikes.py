@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 
@@ -65,19 +66,47 @@ def test_a_role_is_struck_again_and_again(stage: Stage, role: str, how: str) -> 
     ends_the_same(stage, job)
 
 
-def test_an_orchestrator_that_fails_too_often_fails_the_job(stage: Stage) -> None:
+def test_what_keeps_a_trainers_tensors_is_killed_by_itself_in_the_middle_of_a_step(
+    stage: Stage,
+) -> None:
     job = stage.job()
-    job.submit(team(steps=100, roles={"orchestrator": {"restartPolicy": {"max": 1}}}))
-    for _ in range(2):
-        job.trains(1)
-        job.kill("orchestrator")
+    job.submit(struck())
+    job.trains(1)
+    kills, step = 0, -1
+    while job.step() != step:  # until one was not between two steps
+        step = job.step()
+        job.kill("trainer", sidecar="weights")
+        kills += 1
+    assert step < STEPS
+    ends_the_same(stage, job)
+    assert job.status()["restarts"] == {"trainer": kills}
+
+
+@pytest.mark.parametrize(
+    ("role", "field", "says"),
+    [
+        ("orchestrator", "orchestrator", "after 1 restarts"),
+        ("rollout-worker", "worker", "more often than the 1 restarts"),
+        ("trainer", "trainer", "more often than the 1 restarts"),
+    ],
+)
+def test_a_role_that_fails_too_often_fails_the_job(
+    stage: Stage, role: str, field: str, says: str
+) -> None:
+    job = stage.job()
+    job.submit(team(steps=100, roles={field: {"restartPolicy": {"max": 1}}}))
+    for number in range(2):
+        job.trains(number + 1)
+        job.kill(role)
     status = job.reaches("Failed")
     assert status["reason"] == "RestartsExceeded"
-    assert "after 1 restarts" in status["message"]
-    assert status["failure"]["role"] == "orchestrator"
+    assert says in status["message"]
+    assert status["failure"]["role"] == role
     assert status["failure"]["exitCode"] == 137
     job.without_pods()
-    evidence = stage.cluster.get(job.namespace, "configmap", f"{job.name}-evidence")["data"]
-    said = "\n".join(evidence.values())
-    assert any(name.startswith(f"{job.name}-orchestrator") for name in evidence)
-    assert '"step"' in said
+    kept = stage.cluster.get(job.namespace, "configmap", f"{job.name}-evidence")
+    roles = json.loads(kept["metadata"]["annotations"]["flexmarl.io/roles"])
+    assert {*roles.values()} == {*ROLES}
+    said = [kept["data"][entry] for entry, of in roles.items() if of == role]
+    assert len(said) == 2, "each of its lives"
+    assert all(f'"process": "{role}"' in life for life in said)
