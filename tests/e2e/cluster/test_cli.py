@@ -1,4 +1,4 @@
-"""The command line against a cluster that knows MARLJobs. Only the last of these jobs runs."""
+"""The command line against a cluster that knows MARLJobs. Only the last two of these jobs run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import safe_open
 from .kube import until
 from .specs import slow
 from .stage import Stage
-from .user import flexmarl
+from .user import SECONDS, flexmarl, running
 
 STEPS = 10
 JOB = """
@@ -130,3 +130,25 @@ def test_what_a_run_left_is_read_while_it_goes_on_without_its_pods_and_without_t
             assert tensors.keys()
         assert not (here / "model" / "optimizer.safetensors").exists()
     assert stage.cluster.reader.all("pod", job.namespace) == []
+
+
+def test_logs_are_followed_over_a_restart_and_the_loss_of_a_pod_to_the_jobs_end(
+    stage: Stage,
+) -> None:
+    job, role = stage.job(), "rollout-worker"
+    job.submit(slow(speed=4))
+    job.trains(1)
+    with running("logs", job.name, "-f", "--role", role, "-n", job.namespace) as (command, file):
+        until(lambda: "serving" in file.read_text(), "it has read the first life", 60)
+        job.kill(role)
+        job.trains(3)
+        job.lose(role)
+        job.reaches("Complete")
+        code, said = command.wait(SECONDS), file.read_text()
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if line.startswith(f"{job.name}-worker-")]
+    pods = [line.partition(" | ")[0] for line in lines if '"serving"' in line]
+    assert len(pods) == 3, said
+    assert pods[0] == pods[1] != pods[2]
+    assert len({*lines}) == len(lines), "a line was shown twice"
+    assert f"marljob {job.name} is Complete" in said.splitlines()[-1]

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .jobs import Job
@@ -14,6 +16,7 @@ from .specs import CODE_FILES, Spec, agent, policy
 
 SECONDS = 240.0
 """More than any command itself waits for."""
+PROGRAM = (sys.executable, "-m", "flexmarl.cli")
 TASKS, GROUP = 3, 2
 WORKFLOW = """
 from flexmarl.rollout.api import Rewards, Task, Team, Workflow
@@ -36,7 +39,7 @@ def asked(record: dict[str, str]) -> str:
 def flexmarl(folder: Path, *arguments: str) -> tuple[int, str]:
     """Its exit code and what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "flexmarl.cli", *arguments],
+        [*PROGRAM, *arguments],
         cwd=folder,
         env={**os.environ, "BROWSER": "true"},  # /bin/true opens nothing
         capture_output=True,
@@ -45,6 +48,20 @@ def flexmarl(folder: Path, *arguments: str) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A command that takes its time, and the file that it prints to."""
+    command = [*PROGRAM, *arguments]
+    with (
+        tempfile.NamedTemporaryFile() as file,
+        subprocess.Popen(command, stdout=file, stderr=file) as process,
+    ):
+        try:
+            yield process, Path(file.name)
+        finally:
+            process.kill()
 
 
 def write(folder: Path, job: Job, steps: int, model: Spec) -> None:
