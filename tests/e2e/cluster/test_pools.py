@@ -110,6 +110,21 @@ def test_four_policies_share_two_slots_and_an_engine_on_the_nodes_of_their_pools
     assert trained == [set(NAMES)] * STEPS
 
 
+def test_a_trainer_on_its_nodes_network_trains_where_the_namespace_lets_it(stage: Stage) -> None:
+    cluster, job = stage.cluster, stage.job()
+    job.submit(team(STEPS, network={"hostNetwork": True}))
+    lacking = job.until(lambda: job.status().get("reason") == "PodSecurity", "it is refused", 90)
+    assert "host namespaces (hostNetwork=true)" in lacking["message"]
+    label = "pod-security.kubernetes.io/enforce=privileged"
+    cluster.kubectl("label", "namespace", job.namespace, label, "--overwrite")
+    job.trains(1)
+    [trainer], [engine, _] = job.pods("trainer"), job.pods("engine")
+    assert trainer["status"]["podIP"] == trainer["status"]["hostIP"]
+    assert engine["status"]["podIP"] != engine["status"]["hostIP"]
+    job.completes()
+    once(job, STEPS, TASKS)
+
+
 def _devices(job: Job) -> dict[str, list[str]]:
     """Role -> nodes of its pods that hold a device."""
     found: dict[str, list[str]] = {}
