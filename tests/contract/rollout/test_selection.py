@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import REGISTRY
+from tests.contract.rollout.conftest import KeptGroups
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
 from flexmarl.experience.samples import GroupId
@@ -71,6 +72,41 @@ async def test_a_held_group_is_stored_where_it_is_placed(stage: Any) -> None:
         assert after - before == tokens
         assert (await place(played, group(1, 1, 0), group(1, 3, 5))).duplicate
         assert len(played.kept.groups) == 1
+
+
+async def test_a_held_group_that_finds_the_store_full_is_asked_for_again(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.worker.PLACE_SECONDS", 0.1)
+    full = asyncio.Event()
+
+    class Store(KeptGroups):
+        async def append_group(self, *args: Any, **kwargs: Any) -> bool:
+            if full.is_set():
+                await asyncio.Event().wait()
+            return await super().append_group(*args, **kwargs)
+
+    store = Store()
+    async with stage(SINGLE, store=store) as played:
+        await played.run(id=group(1, 1, 0), hold=True)
+        full.set()
+        for _ in range(2):
+            code = await code_of(place(played, group(1, 1, 0), group(1, 3, 5)))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        full.clear()
+        assert not (await place(played, group(1, 1, 0), group(1, 3, 5))).duplicate
+        assert list(store.groups) == [GroupId(1, 3, 5)]
+
+
+async def test_what_the_store_took_of_a_groups_time_is_told(stage: Any) -> None:
+    class Slow(KeptGroups):
+        async def append_group(self, *args: Any, **kwargs: Any) -> bool:
+            await asyncio.sleep(0.2)
+            return await super().append_group(*args, **kwargs)
+
+    async with stage(SINGLE, store=Slow()) as played:
+        finished = await played.run()
+        assert 0.2 <= finished.storing_seconds < finished.seconds
 
 
 async def test_what_is_not_held_must_be_played_again(stage: Any) -> None:

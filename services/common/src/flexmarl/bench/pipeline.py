@@ -1,8 +1,9 @@
 """`bench pipeline`: what it is worth to train while others still play.
 
 Scripted turns with lognormal lengths (p99 = 10 x median), three per episode, three policies, and
-training that takes as long as playing. The bound of a step follows from the recorded arrivals of
-its groups: a trainer that folds whatever is there ends at max_i(arrival_i + work from i on).
+training that takes as long as playing. The bound of a step follows from the moments at which its
+groups were played, before the store had them: a trainer that folds whatever is there ends at
+max_i(moment_i + work from i on).
 """
 
 from __future__ import annotations
@@ -119,13 +120,11 @@ def cycle(before: Line, line: Line, rate: float) -> Cycle:
     gap = seconds - line["seconds"]["step"]
     policies = [f"p{number}" for number in range(POLICIES)]
     bounds = [
-        bound(
-            [(gap + group["seconds"], group["tokens"][policy] / rate) for group in line["groups"]]
-        )
+        bound([(gap + group["played"], group["tokens"][policy] / rate) for group in line["groups"]])
         for policy in policies
     ]
     trained = [line["policies"][policy]["train_seconds"] for policy in policies]
-    played = max(group["seconds"] for group in line["groups"])
+    played = max(group["played"] for group in line["groups"])
     return Cycle(
         seconds,
         max(bounds),
@@ -135,10 +134,11 @@ def cycle(before: Line, line: Line, rate: float) -> Cycle:
 
 
 def bound(groups: Sequence[tuple[float, float]]) -> float:
-    """When the last of `groups`, (arrival, work) each, can be done by one that never waits idly."""
+    """When the last of `groups`, (when it was played, work), can be done by one that has each at
+    once and never waits idly."""
     ended = 0.0
-    for arrival, work in sorted(groups):
-        ended = max(ended, arrival) + work
+    for played, work in sorted(groups):
+        ended = max(ended, played) + work
     return ended
 
 

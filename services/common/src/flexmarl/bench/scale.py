@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from itertools import accumulate
 from pathlib import Path
 
 from flexmarl.bench.measure import Measure, alone
-from flexmarl.bench.simulated import chain_job, run_job
+from flexmarl.bench.simulated import Line, chain_job, run_job
 
 POLICIES, ENGINES = 8, 8
 TASKS, GROUP = 250, 8
@@ -103,7 +104,15 @@ async def run() -> list[Measure]:
         alone("worker", _busy(used.cores["rollout-worker-0"]), "cores"),
         alone("experience service", _busy(used.cores["experience"]), "cores"),
         alone("episodes per second", [episodes / seconds], "1/s"),
+        alone("episodes in flight at most", [GROUP * most_at_once(line) for line in lines], ""),
     ]
+
+
+def most_at_once(line: Line) -> int:
+    """Groups of a step that were in flight together, all of whose episodes begin as one."""
+    moments = [(group["began"], 1) for group in line["groups"]]
+    moments += [(group["played"], -1) for group in line["groups"]]
+    return max(accumulate(change for _, change in sorted(moments)))
 
 
 def _busy(shares: list[float]) -> list[float]:

@@ -206,11 +206,13 @@ class Rollouts:
             self._answer(group, self._choices.task(group), said)
         return True
 
-    def _answer(self, place: Place, task: Task, said: rollout_pb2.GroupFinished) -> None:
+    def _answer(
+        self, place: Place, task: Task, said: rollout_pb2.GroupFinished, *, now: bool = True
+    ) -> None:
         number, index = place
         if number > self.version and said.HasField("oldest_version"):
             self._ages.see(self.version, queued=[said.oldest_version])
-        self._steps[number].answer(index, task, said)
+        self._steps[number].answer(index, task, said, now=now)
 
     async def hopeless(self, group: Place, reason: str) -> None:
         """A group that cannot be played teaches nobody anything, and must not block the step."""
@@ -236,7 +238,7 @@ class Rollouts:
         if isinstance(said, str):
             self._steps[number].give_up(index, task, said)
         else:
-            self._answer(place, task, said)
+            self._answer(place, task, said, now=False)
         self._groups.poke()
 
     async def lost(self, draw: int, place: Place, error: grpc.aio.AioRpcError) -> None:

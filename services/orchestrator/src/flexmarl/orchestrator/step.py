@@ -98,18 +98,23 @@ class Step:
         self._lines: list[dict[str, Any]] = []
         self._see()
 
-    def answer(self, index: int, task: Task, group: rollout_pb2.GroupFinished) -> None:
-        """That group is stored. One that was lost and played again counts once."""
+    def answer(
+        self, index: int, task: Task, group: rollout_pb2.GroupFinished, *, now: bool = True
+    ) -> None:
+        """That group is stored; its worker said so `now`, or when it had no place yet. One that was
+        lost and played again counts once."""
         if index not in self._answered:
             self._answered.add(index)
             self.tasks[index] = task
             self._scores.add(group)
-            now = time.monotonic()
+            done = time.monotonic()
             told = {
-                "seconds": now,
+                "seconds": done,
                 "solved": solved(group, self._scores.solved),
                 "tokens": tokens(group),
             }
+            if now:
+                told |= {"began": done - group.seconds, "played": done - group.storing_seconds}
             self._groups[index] = told | self._groups.get(index, {})
             if group.HasField("oldest_version"):
                 self._oldest[index] = group.oldest_version
@@ -202,14 +207,13 @@ class Step:
         return Finished(line, shown[:EPISODES_SHOWN], trained)
 
     def _group(self, index: int, started: float) -> dict[str, Any]:
-        """When it was done, who solved it how often, its tokens, and what was dropped before it;
-        without what is not known of one from before."""
+        """When it began, was played, and was done (stored and heard of); who solved it how often,
+        its tokens, and what was dropped before it; without what is not known of it."""
         known = self._groups.get(index, {})
         if tried := self.dropped.get(index):
             known = known | {"dropped": [{"task": task, "solved": own} for task, own in tried]}
-        if "seconds" not in known:
-            return known
-        return known | {"seconds": round(known["seconds"] - started, 4)}
+        moments = [at for at in ("began", "played", "seconds") if at in known]
+        return known | {at: round(known[at] - started, 4) for at in moments}
 
     def _finish(self, index: int) -> None:
         self.done.add(index)

@@ -139,6 +139,8 @@ class GroupResult:
     """Of any token that may be trained; None: there is none."""
     resumed_turns: int = 0
     """A weight update cut them, and they went on."""
+    storing: float = 0.0
+    """Of the seconds, those since it was played."""
 
 
 def policy_samples(

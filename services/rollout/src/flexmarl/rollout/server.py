@@ -108,6 +108,7 @@ def to_wire(result: GroupResult) -> rollout_pb2.GroupFinished:
         dropped=result.dropped,
         oldest_version=result.oldest_version,
         resumed_turns=result.resumed_turns,
+        storing_seconds=result.storing,
     )
 
 

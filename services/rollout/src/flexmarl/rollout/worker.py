@@ -172,12 +172,13 @@ class Worker:
             order.id,
             duplicate,
             episodes,
-            sum(played.forks for played in episodes),
+            sum(each.forks for each in episodes),
             time.perf_counter() - started,
-            tuple(played.transcript() for played in episodes) if order.transcripts else (),
+            tuple(each.transcript() for each in episodes) if order.transcripts else (),
             dropped,
             min((each.version for each in samples if each.sequences), default=None),
-            sum(turn.resumed for played in episodes for turn in played.turns),
+            sum(turn.resumed for each in episodes for turn in each.turns),
+            time.perf_counter() - played,
         )
 
     async def _kept(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from flexmarl.contracts.v1 import experience_pb2 as flexmarl_dot_contracts_dot_v1_dot_experience__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#flexmarl/contracts/v1/rollout.proto\x12\x15\x66lexmarl.contracts.v1\x1a&flexmarl/contracts/v1/experience.proto\"c\n\x05Route\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07\x65ngines\x18\x03 \x03(\t\x12\x18\n\x0bmin_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_min_version\"\x8d\x02\n\x0fRunGroupRequest\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12,\n\x06routes\x18\x06 \x03(\x0b\x32\x1c.flexmarl.contracts.v1.Route\x12/\n\x07purpose\x18\x07 \x01(\x0e\x32\x1e.flexmarl.contracts.v1.Purpose\x12\x13\n\x0btranscripts\x18\x08 \x01(\x08\x12\x0c\n\x04hold\x18\t \x01(\x08\x12\r\n\x05\x66inal\x18\n \x01(\x08\"j\n\nAgentStats\x12\r\n\x05turns\x18\x01 \x01(\r\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x04\x12\x16\n\x0esampled_tokens\x18\x03 \x01(\x04\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\xd8\x01\n\rEpisodeResult\x12\x0f\n\x07outcome\x18\x01 \x01(\t\x12@\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x30.flexmarl.contracts.v1.EpisodeResult.AgentsEntry\x12\x12\n\ntranscript\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x1aP\n\x0b\x41gentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.flexmarl.contracts.v1.AgentStats:\x02\x38\x01\"\x84\x02\n\rGroupFinished\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x36\n\x08\x65pisodes\x18\x03 \x03(\x0b\x32$.flexmarl.contracts.v1.EpisodeResult\x12\r\n\x05\x66orks\x18\x04 \x01(\r\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x0f\n\x07\x64ropped\x18\x06 \x01(\x08\x12\x1b\n\x0eoldest_version\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rresumed_turns\x18\x08 \x01(\rB\x11\n\x0f_oldest_versionJ\x04\x08\t\x10\n\"r\n\x11PlaceGroupRequest\x12.\n\x06played\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12-\n\x05place\x18\x02 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\"-\n\x12PlaceGroupResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08J\x04\x08\x02\x10\x03*\x1e\n\x07Purpose\x12\t\n\x05TRAIN\x10\x00\x12\x08\n\x04\x45VAL\x10\x01\x32\xc6\x01\n\x07Rollout\x12X\n\x08RunGroup\x12&.flexmarl.contracts.v1.RunGroupRequest\x1a$.flexmarl.contracts.v1.GroupFinished\x12\x61\n\nPlaceGroup\x12(.flexmarl.contracts.v1.PlaceGroupRequest\x1a).flexmarl.contracts.v1.PlaceGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#flexmarl/contracts/v1/rollout.proto\x12\x15\x66lexmarl.contracts.v1\x1a&flexmarl/contracts/v1/experience.proto\"c\n\x05Route\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07\x65ngines\x18\x03 \x03(\t\x12\x18\n\x0bmin_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_min_version\"\x8d\x02\n\x0fRunGroupRequest\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12,\n\x06routes\x18\x06 \x03(\x0b\x32\x1c.flexmarl.contracts.v1.Route\x12/\n\x07purpose\x18\x07 \x01(\x0e\x32\x1e.flexmarl.contracts.v1.Purpose\x12\x13\n\x0btranscripts\x18\x08 \x01(\x08\x12\x0c\n\x04hold\x18\t \x01(\x08\x12\r\n\x05\x66inal\x18\n \x01(\x08\"j\n\nAgentStats\x12\r\n\x05turns\x18\x01 \x01(\r\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x04\x12\x16\n\x0esampled_tokens\x18\x03 \x01(\x04\x12\x13\n\x06reward\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_reward\"\xd8\x01\n\rEpisodeResult\x12\x0f\n\x07outcome\x18\x01 \x01(\t\x12@\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x30.flexmarl.contracts.v1.EpisodeResult.AgentsEntry\x12\x12\n\ntranscript\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x1aP\n\x0b\x41gentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.flexmarl.contracts.v1.AgentStats:\x02\x38\x01\"\x9d\x02\n\rGroupFinished\x12*\n\x02id\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x36\n\x08\x65pisodes\x18\x03 \x03(\x0b\x32$.flexmarl.contracts.v1.EpisodeResult\x12\r\n\x05\x66orks\x18\x04 \x01(\r\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x0f\n\x07\x64ropped\x18\x06 \x01(\x08\x12\x1b\n\x0eoldest_version\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rresumed_turns\x18\x08 \x01(\r\x12\x17\n\x0fstoring_seconds\x18\n \x01(\x01\x42\x11\n\x0f_oldest_versionJ\x04\x08\t\x10\n\"r\n\x11PlaceGroupRequest\x12.\n\x06played\x18\x01 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\x12-\n\x05place\x18\x02 \x01(\x0b\x32\x1e.flexmarl.contracts.v1.GroupId\"-\n\x12PlaceGroupResponse\x12\x11\n\tduplicate\x18\x01 \x01(\x08J\x04\x08\x02\x10\x03*\x1e\n\x07Purpose\x12\t\n\x05TRAIN\x10\x00\x12\x08\n\x04\x45VAL\x10\x01\x32\xc6\x01\n\x07Rollout\x12X\n\x08RunGroup\x12&.flexmarl.contracts.v1.RunGroupRequest\x1a$.flexmarl.contracts.v1.GroupFinished\x12\x61\n\nPlaceGroup\x12(.flexmarl.contracts.v1.PlaceGroupRequest\x1a).flexmarl.contracts.v1.PlaceGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EPISODERESULT_AGENTSENTRY']._loaded_options = None
   _globals['_EPISODERESULT_AGENTSENTRY']._serialized_options = b'8\001'
-  _globals['_PURPOSE']._serialized_start=1228
-  _globals['_PURPOSE']._serialized_end=1258
+  _globals['_PURPOSE']._serialized_start=1253
+  _globals['_PURPOSE']._serialized_end=1283
   _globals['_ROUTE']._serialized_start=102
   _globals['_ROUTE']._serialized_end=201
   _globals['_RUNGROUPREQUEST']._serialized_start=204
@@ -47,11 +47,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPISODERESULT_AGENTSENTRY']._serialized_start=720
   _globals['_EPISODERESULT_AGENTSENTRY']._serialized_end=800
   _globals['_GROUPFINISHED']._serialized_start=803
-  _globals['_GROUPFINISHED']._serialized_end=1063
-  _globals['_PLACEGROUPREQUEST']._serialized_start=1065
-  _globals['_PLACEGROUPREQUEST']._serialized_end=1179
-  _globals['_PLACEGROUPRESPONSE']._serialized_start=1181
-  _globals['_PLACEGROUPRESPONSE']._serialized_end=1226
-  _globals['_ROLLOUT']._serialized_start=1261
-  _globals['_ROLLOUT']._serialized_end=1459
+  _globals['_GROUPFINISHED']._serialized_end=1088
+  _globals['_PLACEGROUPREQUEST']._serialized_start=1090
+  _globals['_PLACEGROUPREQUEST']._serialized_end=1204
+  _globals['_PLACEGROUPRESPONSE']._serialized_start=1206
+  _globals['_PLACEGROUPRESPONSE']._serialized_end=1251
+  _globals['_ROLLOUT']._serialized_start=1286
+  _globals['_ROLLOUT']._serialized_end=1484
 # @@protoc_insertion_point(module_scope)

@@ -221,6 +221,7 @@ class GroupFinished(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     RESUMED_TURNS_FIELD_NUMBER: _builtins.int
+    STORING_SECONDS_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     forks: _builtins.int
     """histories that the program changed"""
@@ -231,6 +232,8 @@ class GroupFinished(_message.Message):
     """of any sampled token that may be trained; absent: none"""
     resumed_turns: _builtins.int
     """cut by a weight update and continued"""
+    storing_seconds: _builtins.float
+    """of `seconds`, those since it was played: until it was stored"""
     @_builtins.property
     def id(self) -> _experience_pb2.GroupId: ...
     @_builtins.property
@@ -246,10 +249,11 @@ class GroupFinished(_message.Message):
         dropped: _builtins.bool = ...,
         oldest_version: _builtins.int | None = ...,
         resumed_turns: _builtins.int = ...,
+        storing_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "id", b"id", "oldest_version", b"oldest_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version", "dropped", b"dropped", "duplicate", b"duplicate", "episodes", b"episodes", "forks", b"forks", "id", b"id", "oldest_version", b"oldest_version", "resumed_turns", b"resumed_turns", "seconds", b"seconds", "storing_seconds", b"storing_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__oldest_version: _TypeAlias = _typing.Literal["oldest_version"]  # noqa: Y015
     _WhichOneofArgType__oldest_version: _TypeAlias = _typing.Literal["_oldest_version", b"_oldest_version"]  # noqa: Y015
