@@ -67,9 +67,9 @@ def checked(
     if len(ids) != len(logprobs):
         raise BadAnswerError(f"{len(ids)} ids, {len(logprobs)} log-probs")
     most = MAX_TOKEN_ID + 1 if vocabulary is None else vocabulary
-    for strange in (int(ids.min(initial=0)), int(ids.max(initial=0))):
-        if not 0 <= strange < most:
-            raise BadAnswerError(f"token {strange}, of a vocabulary of {most}")
+    for token in (int(ids.min(initial=0)), int(ids.max(initial=0))):
+        if not 0 <= token < most:
+            raise BadAnswerError(f"token {token}, of a vocabulary of {most}")
     if (wrong := wrong_logprobs(logprobs)).any():
         value = logprobs[wrong][0]
         raise BadAnswerError(
