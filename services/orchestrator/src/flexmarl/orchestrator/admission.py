@@ -9,7 +9,7 @@ A *place* is a (step, index). Without partial rollouts a group knows its place w
 With them it is a *draw*, the n-th task of the data, and gets its place when it is whole.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Place = tuple[int, int]
 
@@ -29,24 +29,26 @@ def due(version: int, staleness: int, steps: int) -> int:
     return min(version + staleness, steps - 1)
 
 
-def fits(deadlines: Iterable[int], first: int, free: Sequence[int]) -> bool:
-    """Whether groups due in these steps all find a place in time.
+def fits(due: Mapping[int, int], first: int, free: Sequence[int]) -> bool:
+    """Whether so many groups that are due in these steps all find a place in time.
 
     Step `first` + i has `free[i]` places left; later steps than `free` knows have none. Placing
     the most urgent ones first works whenever anything does.
     """
-    room, known = 0, 0
-    for number, deadline in enumerate(sorted(deadlines), start=1):
+    room, known, number = 0, 0, 0
+    for deadline in sorted(due):
         while known < len(free) and first + known <= deadline:
             room += free[known]
             known += 1
+        number += due[deadline]
         if number > room:
             return False
     return True
 
 
-def may_take(deadline: int, others: Iterable[int], first: int, free: Sequence[int]) -> bool:
-    """Whether a whole group may take a place in step `first`, beside `others` still without one."""
+def may_take(deadline: int, others: Mapping[int, int], first: int, free: Sequence[int]) -> bool:
+    """Whether a whole group may take a place in step `first`, beside `others` still without one:
+    how many are due in which steps."""
     if not free or not free[0] or deadline < first:
         return False
     return fits(others, first, [free[0] - 1, *free[1:]])

@@ -7,8 +7,10 @@ as long as those that would become too old find a place too (`admission`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from flexmarl.orchestrator.admission import Place, due, may_take
@@ -40,18 +42,16 @@ class Draws:
         """The first step with an open place; open places from there to the last step in reach."""
         reach = range(self.step, min(self.step + 2 * self.staleness + 2, self.steps))
         taken = dict.fromkeys(reach, 0)
-        for step, _ in self._places():
+        for step, _ in self._taken():
             taken[step] += 1
         first = next((step for step in reach if taken[step] < self.per_step), reach.stop)
         return first, [self.per_step - taken[step] for step in range(first, reach.stop)]
 
-    def _deadlines(self) -> dict[int, int]:
-        known = self.playing | self.whole
-        return {
-            draw: due(version, self.staleness, self.steps)
-            for draw, version in known.items()
-            if draw not in self.holes
-        }
+    def _taken(self) -> Iterator[Place]:
+        return chain(self.placed, self.holes.values())
+
+    def _due(self, version: int) -> int:
+        return due(version, self.staleness, self.steps)
 
     def may_issue(self, draw: int, version: int) -> bool:
         """Whether it may start (again) while the job stands at `version`."""
@@ -81,18 +81,24 @@ class Draws:
 
     def place(self) -> tuple[int, Place] | None:
         """Give the next whole draw its place; None: there is none that may have one now."""
+        if not self.whole:
+            return None
         for draw in self.whole:
             if draw in self.holes:
                 return self._put(draw, self.holes.pop(draw))
         first, free = self._free()
-        deadlines = self._deadlines()
-        eldest: dict[int, int] = {}  # deadline -> draw: all with one deadline are alike
-        for draw in self.whole:
-            eldest.setdefault(deadlines[draw], draw)
+        # Versions of draws without a place; all of one version are alike.
+        versions = Counter(self.whole.values())
+        versions.update(at for draw, at in self.playing.items() if draw not in self.holes)
+        waiting = Counter[int]()
+        for version, count in versions.items():
+            waiting[self._due(version)] += count
+        eldest: dict[int, int] = {}  # deadline -> draw
+        for draw, version in self.whole.items():
+            eldest.setdefault(self._due(version), draw)
         for deadline, draw in sorted(eldest.items()):
-            others = [other for known, other in deadlines.items() if known != draw]
-            if may_take(deadline, others, first, free):
-                used = {index for step, index in self._places() if step == first}
+            if may_take(deadline, waiting - Counter([deadline]), first, free):
+                used = {index for step, index in self._taken() if step == first}
                 index = next(at for at in range(self.per_step) if at not in used)
                 return self._put(draw, (first, index))
         return None
