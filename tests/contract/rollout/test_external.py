@@ -152,12 +152,24 @@ async def test_an_api_that_never_answered_and_knows_neither_key_nor_address_is_t
     async with api.policy() as judge:
         with pytest.raises(InvalidJobError, match=words):
             await judge.generate(CALL)
-    assert len(api.requests) == 1
+    assert len(api.requests) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 302])
+async def test_one_that_answers_something_else_refuses_the_prompt(api: Api, status: int) -> None:
+    """As gateways do whose rules a text happens to break."""
+    api.answers = [(status, "blocked", {}), (200, ANSWER, {})]
+    async with api.policy() as judge:
+        with pytest.raises(InvalidRequestError, match=f"{status}: blocked") as refused:
+            await judge.generate(CALL)
+    assert not isinstance(refused.value, InvalidJobError)
+    assert api.requests[1][2]["messages"] == [{"role": "user", "content": "Hello"}]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 async def test_one_that_has_answered_is_away_when_it_says_so(api: Api, status: int) -> None:
-    api.answers = [(200, ANSWER, {}), (status, "gone", {}), (200, ANSWER, {}), (status, "gone", {})]
+    gone = (status, "gone", {})
+    api.answers = [(200, ANSWER, {}), gone, gone, (200, ANSWER, {}), gone]
     async with api.policy() as judge:
         await judge.generate(CALL)
         await judge.generate(CALL)

@@ -2,8 +2,8 @@
 
 One odd answer must not end a job. What may pass is asked for again; a request that is refused is
 the program's (a prompt that is too long, or that a filter does not like); an answer that is no
-completion again and again is the group's trouble. Only an API that has never answered, and says
-that there is nobody for such a key or at such an address, means that the job is wrong.
+completion again and again is the group's trouble. Only an API that has never answered, and refuses
+key or address whatever it is asked, means that the job is wrong.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 20.0
 MOST_CALLS = 64
 MISCONFIGURED = frozenset({401, 402, 403, 404, 405, 407, 410})
-"""The key or the address is wrong, as redirects say too, unless the API has answered before."""
+"""The key or the address is wrong, as redirects say too; but gateways say it of prompts as well."""
+PROBE = [{"role": "user", "content": "Hello"}]
 PASSING = frozenset({408, 409, 425, 429})
 """Beside all of the server's own errors."""
 SHOWN_CHARACTERS = 300
@@ -67,6 +68,18 @@ class _Usage(_Wire):
 class _Completion(_Wire):
     choices: Annotated[list[_Choice], Field(min_length=1)]
     usage: _Usage | None = None
+
+
+class _BusyError(UnavailableError):
+    """For so many seconds, as it says."""
+
+    def __init__(self, said: str, seconds: float) -> None:
+        super().__init__(said)
+        self.seconds = seconds
+
+
+class _MisconfiguredError(Exception):
+    """An answer that says so."""
 
 
 class ExternalPolicy:
@@ -125,6 +138,7 @@ class ExternalPolicy:
             "top_p": call.sampling.top_p,
             "seed": call.seed,
         }
+        probe = body | {"messages": PROBE, "max_tokens": 1}
         wait = self._first_wait
         error: FlexMARLError = UnavailableError("nobody was asked")
         for attempt in range(self._attempts):
@@ -134,33 +148,54 @@ class ExternalPolicy:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
             try:
-                response = await self._http.post(self._url, json=body)
-            except httpx.RequestError as failure:
-                error = UnavailableError(f"{type(failure).__name__}: {failure}".rstrip(": "))
-                continue
-            try:
-                return self._read(response)
+                return await self._asked(body)
             except (UnavailableError, BadAnswerError) as failure:
                 error = failure
-            wait = max(wait, _retry_after(response))
+            except _MisconfiguredError as failure:
+                error = await self._doubted(failure, probe)
+            if isinstance(error, _BusyError):
+                wait = max(wait, error.seconds)
+        said = f"{self._field}: {self._url} failed {self._attempts} times; at last {error}"
         if isinstance(error, BadAnswerError):
             BAD_ANSWERS.inc()
-        said = f"{self._field}: {self._url} failed {self._attempts} times; at last {error}"
-        raise type(error)(said) from error
+            raise BadAnswerError(said) from error
+        raise UnavailableError(said) from error
 
-    def _read(self, response: httpx.Response) -> Generated:
-        """UnavailableError, BadAnswerError: another try may do; others as `generate` has them."""
+    async def _asked(self, body: dict[str, Any]) -> Generated:
+        """UnavailableError, BadAnswerError: another try may do. InvalidRequestError: it refuses
+        this. _MisconfiguredError: or anything."""
+        try:
+            response = await self._http.post(self._url, json=body)
+        except httpx.RequestError as failure:
+            said = f"{type(failure).__name__}: {failure}".rstrip(": ")
+            raise UnavailableError(said) from failure
         if response.is_success:
             return self._generated(response)
-        status, failure = response.status_code, f"{response.status_code}: {_words(response)}"
-        said = f"{self._field}: {self._url} answered {failure}"
+        status, said = response.status_code, f"{response.status_code}: {_words(response)}"
         if response.is_server_error or status in PASSING:
-            raise UnavailableError(failure)
+            raise _BusyError(said, _retry_after(response))
         if status in MISCONFIGURED or not response.is_client_error:
-            if self._answered:  # somebody changes it just now
-                raise UnavailableError(failure)
-            raise InvalidJobError(said)
-        raise InvalidRequestError(said)
+            raise _MisconfiguredError(said)
+        raise InvalidRequestError(f"{self._field}: {self._url} answered {said}")
+
+    async def _doubted(
+        self, refusal: _MisconfiguredError, probe: dict[str, Any]
+    ) -> UnavailableError:
+        """What a refusal of key or address is worth: InvalidRequestError, InvalidJobError, or that
+        another try may do."""
+        said = f"{self._field}: {self._url} answered {refusal}"
+        try:
+            await self._asked(probe)
+        except _MisconfiguredError:
+            if not self._answered:
+                raise InvalidJobError(said) from refusal
+        except (UnavailableError, BadAnswerError):
+            pass
+        except InvalidRequestError:
+            raise InvalidRequestError(said) from refusal
+        else:
+            raise InvalidRequestError(said) from refusal
+        return UnavailableError(str(refusal))
 
     @property
     def _field(self) -> str:
