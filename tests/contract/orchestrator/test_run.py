@@ -138,3 +138,15 @@ async def test_a_policy_that_is_not_trained_stays_at_version_0(
         assert (last["p0"].version, last["judge"].version, last["api"].version) == (1, 0, 0)
         assert last["judge"].engines
         assert not last["api"].engines
+
+
+async def test_a_job_that_was_complete_goes_on_to_more_steps_where_it_stood(
+    tmp_path: Path, store_server: Server
+) -> None:
+    """They were raised before anybody saw the end of those that were wanted."""
+    async with team(make_job(steps=2), tmp_path, store_server) as around:
+        await around.run()
+        around.job = make_job(steps=4)
+        await around.run()
+        around.assert_trained_as_if_nothing_had_happened()
+        around.assert_every_task_was_trained_once()
