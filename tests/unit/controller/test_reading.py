@@ -26,6 +26,8 @@ PLACES = (
 
 def whole() -> dict[str, Any]:
     """A job in which all of them are there, none of them twice."""
+    names = "batch pipeline balancing weightSync store cache shm network gang"
+    empty: dict[str, Any] = {each: {} for each in names.split()}
     plain = document(
         code={"git": {"url": "https://host/team.git"}},
         workflow={"entrypoint": "team:Team"},
@@ -34,9 +36,8 @@ def whole() -> dict[str, Any]:
         pools=[{"name": "fast", "role": "engine", "tolerations": [{"operator": "Exists"}]}],
         roles={"worker": {"restartPolicy": {"max": 2}}},
         checkpoint={"claim": {"size": "1Gi"}},
-        **{each: {} for each in ("batch", "pipeline", "balancing", "weightSync", "store", "cache",
-                                 "shm", "network", "gang")},
-    )  # fmt: skip
+        **empty,
+    )
     plain["spec"]["policies"][0] |= {"training": {}, "pools": ["fast"]}
     plain["spec"]["agents"][1]["sampling"] = {"maxTokens": 12}
     copied: dict[str, Any] = json.loads(json.dumps(plain))
