@@ -168,7 +168,7 @@ async def test_one_that_answers_something_else_refuses_the_prompt(api: Api, stat
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 async def test_one_that_has_answered_is_away_when_it_says_so(api: Api, status: int) -> None:
-    gone = (status, "gone", {})
+    gone: tuple[int, str, dict[str, str]] = (status, "gone", {})
     api.answers = [(200, ANSWER, {}), gone, gone, (200, ANSWER, {}), gone]
     async with api.policy() as judge:
         await judge.generate(CALL)
