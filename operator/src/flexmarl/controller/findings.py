@@ -127,7 +127,7 @@ def store_away(message: str) -> Finding:
     return Finding(
         STORE,
         f"the store of the installation does not admit the job ({shortened(message)}); see whether "
-        "its pod runs and its Secret is right",
+        "it runs, whether the controller reaches it, and whether its Secret is right",
     )
 
 
