@@ -64,6 +64,11 @@ class Release:
         secret = self.cluster.get(self.namespace, "secret", f"{self.name}-store")
         return base64.b64decode(secret["data"]["url"]).decode()
 
+    def lose_store(self) -> None:
+        """The pod of it, at once, as if the node were gone."""
+        lost = ("-n", self.namespace, "delete", "pod", f"{self.name}-store-0")
+        self.cluster.kubectl(*lost, "--force", "--grace-period=0")
+
     def store_ready(self, *, seconds: float = 120) -> None:
         store = f"statefulset/{self.name}-store"
         wait = f"--timeout={seconds:.0f}s"

@@ -73,7 +73,7 @@ class Beside:
         beside = [item for item in items if not item.get_closest_marker("alone")]
         beside.sort(key=lambda item: item.get_closest_marker("long") is None)
         if beside:
-            self._undisturbed = self._jobs.submit(self._complete_undisturbed)
+            self._begin_undisturbed()
         for item in beside:
             assert isinstance(item, pytest.Function)
             arguments = item.callspec.params if hasattr(item, "callspec") else {}
@@ -121,8 +121,12 @@ class Beside:
             self.say(self._news.get())
 
     def _await_undisturbed(self) -> Job:
-        assert self._undisturbed is not None
-        return self._undisturbed.result()
+        return (self._undisturbed or self._begin_undisturbed()).result()
+
+    def _begin_undisturbed(self) -> Future[Job]:
+        """First of all; or when one asks that is alone, and nothing else was chosen to run."""
+        self._undisturbed = self._jobs.submit(self._complete_undisturbed)
+        return self._undisturbed
 
     def _complete_undisturbed(self) -> Job:
         with self.stage() as stage:

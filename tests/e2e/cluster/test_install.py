@@ -75,8 +75,7 @@ def test_the_store_outlives_its_pod_on_a_claim_and_an_upgrade_leaves_it_alone(
         assert volume(release)["persistentVolumeClaim"] == {"claimName": "flexmarl-store"}
         url = release.store_url()
         assert asks(release, "writes", url, "SET", "kept", "1") == "True"
-        lost = ("-n", release.namespace, "delete", "pod", "flexmarl-store-0")
-        stage.cluster.kubectl(*lost, "--force", "--grace-period=0")
+        release.lose_store()
         release.store_ready()
         assert asks(release, "reads", url, "GET", "kept") == "b'1'"
         pod = store_pod(release)["metadata"]["uid"]
