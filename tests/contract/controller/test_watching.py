@@ -102,6 +102,34 @@ async def test_a_controller_that_starts_again_changes_nothing_of_a_job_that_runs
     assert len(said) == len(events)
 
 
+async def test_looks_begin_once_watches_have_told_of_what_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They read all of it again."""
+    key = await world.submit(job())
+    await world.look(key)
+    settings = ControllerSettings(images=IMAGES, namespaces=[world.namespace])
+    async with Orchestrators() as asker:
+        made = Controller(settings, world.cluster, asker)
+        await made.fill()
+        there = made._cache.objects(key)
+        telling = asyncio.create_task(made.told())
+        *some, last = [
+            ("MARLJob", there.job),
+            *((kind, one) for (kind, _), one in there.children.items()),
+        ]
+        for kind, one in some:
+            made.event(kind, {"type": "ADDED", "object": one})
+        await asyncio.sleep(0.1)
+        assert not telling.done()
+        made.event(last[0], {"type": "ADDED", "object": last[1]})
+        await telling
+        monkeypatch.setattr("flexmarl.controller.process.TOLD_SECONDS", 0.1)
+        silent = Controller(settings, world.cluster, asker)
+        await silent.fill()
+        await silent.told()
+
+
 async def test_nothing_is_looked_at_before_all_of_it_was_read(world: World) -> None:
     may = asyncio.Event()
 

@@ -51,6 +51,12 @@ class Cache:
     def jobs(self) -> list[Key]:
         return list(self._jobs)
 
+    @property
+    def size(self) -> int:
+        """Objects."""
+        every = self._jobs.values()
+        return sum(len(one.children) + (one.job is not None) for one in every)
+
     def objects(self, key: Key) -> Objects:
         return self._jobs.get(key) or Objects()
 

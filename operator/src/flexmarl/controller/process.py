@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
@@ -39,6 +40,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Between two tries of a look that fails."""
 AT_ONCE = 0.05
 """After so long a look that is to follow another does; later each time that it is still to."""
+TOLD_SECONDS = 10.0
 SOON = 5.0
 """After so long the first resync mends what happened before the watches began."""
 ROUNDS = 4
@@ -63,6 +65,8 @@ class Controller:
         self._pauses: dict[Key, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._synced = time.monotonic()
+        self._untold, self._told = 0, asyncio.Event()
+        """Objects that were read and of which no watch has told yet."""
 
     @property
     def healthy(self) -> bool:
@@ -83,6 +87,7 @@ class Controller:
         while True:
             try:
                 await self._read()
+                self._tells(self._cache.size)
                 return
             except Exception:  # the border: the health check tells if it goes on
                 log.exception("cannot read what there is", again=SOON)
@@ -97,8 +102,23 @@ class Controller:
         self._tasks = [group.create_task(one) for one in going]
         return self._tasks
 
+    async def told(self) -> None:
+        """Return once watches have told of as much as was read, or have had time to.
+
+        They read everything anew, which keeps the processor busy: looks beside that are slow.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_SECONDS):
+                await self._told.wait()
+
+    def _tells(self, more: int) -> None:
+        self._untold += more
+        if self._untold <= 0:
+            self._told.set()
+
     def event(self, kind: str, event: Mapping[str, Any]) -> None:
         """Of a watch."""
+        self._tells(-1)
         change = self._cache.drop if event["type"] == "DELETED" else self._cache.put
         key = change(kind, event["object"])
         if key is not None:
@@ -251,15 +271,19 @@ async def body(settings: ControllerSettings) -> None:
         registry = kopf.OperatorRegistry()
         watching(registry, controller.event)
         async with asyncio.TaskGroup() as group:
-            ours = controller.start(group)
             log.info("watching", namespaces=settings.namespaces or "all")
-            await kopf.operator(
-                registry=registry,
-                settings=kopf_settings(),
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
+            watches = group.create_task(
+                kopf.operator(
+                    registry=registry,
+                    settings=kopf_settings(),
+                    standalone=True,
+                    clusterwide=not settings.namespaces,
+                    namespaces=settings.namespaces,
+                )
             )
+            await controller.told()
+            ours = controller.start(group)
+            await watches
             for task in ours:  # a signal comes to kopf, which takes its handler, and ends it alone
                 task.cancel()
 
