@@ -76,8 +76,10 @@ async def test_refills_survive_a_restart(
         run = asyncio.ensure_future(around.run())
         await until(lambda: sum(at(r) == (1, 2) for r in around.requests) == 3)
         await crash(run)
-        last.set()
-        await around.run()
+        run = asyncio.ensure_future(around.run())
+        await until(lambda: sum(at(r) == (1, 2) for r in around.requests) == 4)
+        last.set()  # not before: the worker may not have heard yet that the first call is over
+        await run
         asked = [r for r in around.requests if at(r) == (1, 2)]
         assert [r.final for r in asked] == [False, False, True, True]
         assert len({r.task_id for r in asked}) > 1
