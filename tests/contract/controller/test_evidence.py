@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ async def kept(world: World) -> dict[str, str]:
 
 async def pods_go(world: World, node: Kubelet, key: Key) -> None:
     await world.gone("StatefulSet", "Deployment", "Job", key=key)
-    await node.releases_all()
-    await world.gone("Pod", key=key)
+    end = time.monotonic() + 60
+    while await world.names("Pod"):
+        assert time.monotonic() < end
+        await node.releases_all()  # those that are told by now that they are to go
+        await world.look(key)
 
 
 async def test_the_crash_is_kept_and_everyone_s_last_words(world: World, tmp_path: Path) -> None:

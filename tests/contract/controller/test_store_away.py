@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,18 +35,20 @@ class Silent:
 @pytest.fixture
 async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Silent]:
     monkeypatch.setattr(store, "ANSWER_SECONDS", 0.3)
-    found, over = Silent(), asyncio.Event()
+    found, writers = Silent(), list[asyncio.StreamWriter]()
 
     async def connected(reader: Any, writer: asyncio.StreamWriter) -> None:
         found.asked += 1
-        await over.wait()
-        writer.close()
+        writers.append(writer)
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     found.url = f"redis://operator:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
     yield found
-    over.set()
     server.close()
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
     await server.wait_closed()
 
 

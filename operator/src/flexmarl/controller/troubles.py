@@ -84,8 +84,9 @@ class Troubles:
 
     @property
     def rooms(self) -> Rooms | None:
-        """As they were counted last; None: not yet, or the controller may not know."""
-        return self._rooms[1]
+        """As they were counted last; None: not lately, or the controller may not know."""
+        until, rooms = self._rooms
+        return rooms if time.monotonic() < until + ROOMS_SECONDS else None
 
     @property
     def counted(self) -> bool:

@@ -331,5 +331,6 @@ OVER = Rule(
 FIXED = (
     "policies", "agents", "workflow", "code", "data", "reward", "eval", "seed", "batch", "pipeline",
     "weightSync", "store", "checkpoint", "roles", "managedBy", "cache", "shm", "network", "gang",
+    "solvedReward",
 )  # fmt: skip
 """Fields of spec that never change."""
