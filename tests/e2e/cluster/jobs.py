@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,8 +226,24 @@ class Job:
 
     def step(self) -> int:
         """How far it is, from its own file: nobody else may know."""
-        path = f"/flexmarl{self.run_dir()}/progress.json"
-        return int(json.loads(self.inside(self.pod("orchestrator"), "cat", path))["step"])
+        path, said = f"/flexmarl{self.run_dir()}/progress.json", list[int]()
+
+        def read() -> bool:
+            with suppress(json.JSONDecodeError):  # a kubelet that had no time says something else
+                said[:] = [json.loads(self.inside(self.pod("orchestrator"), "cat", path))["step"]]
+            return bool(said)
+
+        self.until(read, f"what stands in {path}", 60)
+        return said[0]
+
+    def speaks(self, role: str) -> None:
+        """Waits until its process has a log."""
+
+        def said() -> bool:
+            logs = self._kubectl("logs", self.pod(role), "-c", MAIN, check=False)
+            return f'"process": "{role}"' in logs
+
+        self.until(said, f"a log of {role}", 60)
 
     def inside(self, pod: str, *command: str) -> str:
         """What a command prints beside the pod's process, if only that it failed."""

@@ -97,6 +97,7 @@ def test_a_role_that_fails_too_often_fails_the_job(
     job.submit(team(steps=100, roles={field: {"restartPolicy": {"max": 1}}}))
     for number in range(2):
         job.trains(number + 1)
+        job.speaks(role)
         job.kill(role)
     status = job.reaches("Failed")
     assert status["reason"] == "RestartsExceeded"
