@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from flexmarl.rollout import border
 from flexmarl.rollout.border import ExitError, OverdueError, contained, waiting
 from flexmarl.rollout.rewards.threads import DaemonThreads
 
-Code = Callable[[], Awaitable[Any]]
+Code = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def raising(error: BaseException) -> Code:
@@ -46,8 +46,8 @@ async def test_whatever_is_raised_comes_out_as_an_exception(error: BaseException
 async def test_an_exit_of_a_task_of_the_code_s_own_ends_nothing_else(error: BaseException) -> None:
     async def code() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(raising(error)())  # type: ignore[arg-type]
-            group.create_task(raising(error)()).cancel()  # type: ignore[arg-type]
+            group.create_task(raising(error)())
+            group.create_task(raising(error)()).cancel()
 
     with contained(), pytest.raises(ExceptionGroup) as raised:
         await border.call(code, 60)

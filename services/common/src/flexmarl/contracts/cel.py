@@ -9,7 +9,7 @@ it is about; `""` is `spec`.
 from dataclasses import dataclass
 from typing import Any
 
-from flexmarl.contracts.cluster import LABEL_KEY
+from flexmarl.contracts.cluster import LABEL_KEY, LABEL_KEY_LENGTH
 
 CHANGED = "cannot be changed; delete the job and create it anew"
 POOLS_CHANGED = "only min and max of pools of engines can be changed"
@@ -232,7 +232,7 @@ RULES = (
     Rule(
         "pools[]",
         "!has(self.nodeSelector) || self.nodeSelector.all(key, "
-        f"key.size() <= 317 && key.matches(r'{LABEL_KEY}'))",
+        f"key.size() <= {LABEL_KEY_LENGTH} && key.matches(r'{LABEL_KEY}'))",
         "a key of it is no key of a label; must be name or vendor.example/name",
         field=".nodeSelector",
     ),

@@ -23,6 +23,8 @@ class PoolRole(StrEnum):
 
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+LABEL_KEY_LENGTH = 317
+"""A prefix of 253, a slash and a name of 63."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 RESOURCE = r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$"
 
@@ -30,7 +32,7 @@ RESOURCE = r"^[a-z0-9.-]+/[A-Za-z0-9_.-]+$"
 class Toleration(Model):
     """As in a pod."""
 
-    key: Annotated[str, Field(pattern=LABEL_KEY, max_length=317)] | None = None
+    key: Annotated[str, Field(pattern=LABEL_KEY, max_length=LABEL_KEY_LENGTH)] | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
     value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None

@@ -6,7 +6,7 @@ Like `contracts.rules`, of which these are a part.
 import re
 from collections.abc import Iterator
 
-from flexmarl.contracts.cluster import LABEL_KEY
+from flexmarl.contracts.cluster import LABEL_KEY, LABEL_KEY_LENGTH
 from flexmarl.contracts.places import Place
 from flexmarl.contracts.problems import Problem, show
 
@@ -36,10 +36,11 @@ def tolerations_are_whole(spec: Place) -> Iterator[Problem]:
 def selectors_name_labels(spec: Place) -> Iterator[Problem]:
     for pool in spec["pools"].items():
         for label in pool["nodeSelector"].fields():
-            if not re.match(LABEL_KEY, str(label.key)) or len(str(label.key)) > 317:
+            key = str(label.key)
+            if not re.match(LABEL_KEY, key) or len(key) > LABEL_KEY_LENGTH:
                 yield Problem(
                     pool["nodeSelector"].path,
-                    f"{show(label.key)} is no key of a label",
+                    f"{show(key)} is no key of a label",
                     "must be name or vendor.example/name",
                 )
 

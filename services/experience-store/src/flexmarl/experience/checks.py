@@ -337,9 +337,6 @@ def _wrong_value(ids: bytes, mask: bytes, logprobs: bytes) -> tuple[str, int] | 
     right = tokens.max() <= MAX_TOKEN_ID and probs.min() >= -_HUGE and not outside.any()
     if right and np.array_equal(probs <= -_TINY, nonzero):  # false for nan
         return None  # as nearly always; what follows takes three times as long
-    tiny = nonzero & (np.abs(probs) < _TINY)
-    if right and probs.max() <= MAX_LOGPROB and not tiny.any():
-        return None
     for what, values, wrong in (
         ("token id", tokens.view("<i4"), tokens > MAX_TOKEN_ID),
         ("log-prob", probs, wrong_logprobs(probs)),

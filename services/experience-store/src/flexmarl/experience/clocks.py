@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 REMEMBERED_SECONDS = 60.0
 """In which clocks drift apart by a few milliseconds at most."""
-MOST_EXCHANGES = 256
+MOST_EXCHANGES = 32
 
 
 @dataclass(frozen=True, slots=True)

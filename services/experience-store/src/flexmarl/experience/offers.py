@@ -23,14 +23,14 @@ Send = Callable[[Callable[[], bytes]], Awaitable[pb.AppendGroupsResponse]]
 
 REQUESTS = 2
 """Under way: the next is made while one is answered."""
-LARGE_REQUESTS = 16
-"""Of one group that is larger than this, besides:"""
 REQUEST_BYTES = 1 << 20
 """Of one, unless its first group alone is larger."""
+LARGE_REQUESTS = 16
+"""Under way besides, each of a group that is larger."""
 REQUEST_GROUPS = 64
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Offer:
     parts: Sequence[Part]
     size: int
@@ -51,14 +51,14 @@ class Offers:
         self._large = asyncio.Semaphore(LARGE_REQUESTS)
         self._coming = False
         """The last of them has yet to take what it carries."""
-        self._open: dict[int, _Offer] = {}
+        self._open: set[_Offer] = set()
         """All that are not answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def make(self, parts: Sequence[Part], played: float) -> pb.AppendOutcome:
         """What became of the group that `parts` are a message of, played at that moment."""
         offer = _Offer(parts, size_of(parts), played)
-        self._open[id(offer)] = offer
+        self._open.add(offer)
         if offer.size > REQUEST_BYTES:
             self._start(self._alone(offer))
         else:
@@ -67,7 +67,7 @@ class Offers:
         try:
             return await offer.answer
         finally:
-            del self._open[id(offer)]
+            self._open.discard(offer)
 
     async def close(self) -> None:
         """UnavailableError for what is under way."""
@@ -75,7 +75,7 @@ class Offers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # Of tasks that had yet to begin nothing else is heard.
-        _fail(self._open.values(), UnavailableError("the client of the experience service closed"))
+        _fail(self._open, UnavailableError("the client of the experience service closed"))
 
     def _start(self, request: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(request)

@@ -142,10 +142,9 @@ async def _within(clock: Clock, function: Callable[[], Awaitable[ResultT]]) -> R
         if clock.limit.expired():
             raise OverdueError from error
         raise
-    except Exception:
-        raise
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and own.cancelling():
+        told_to_end = isinstance(error, asyncio.CancelledError) and own.cancelling()
+        if told_to_end or isinstance(error, Exception):
             raise
         raise ExitError(error) from error
     finally:

@@ -28,13 +28,13 @@ from flexmarl.rollout.groups import (
     policy_samples,
 )
 from flexmarl.rollout.held import HeldGroups
+from flexmarl.rollout.pace import Pace
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.policies import TurnSource
 from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.staleness import STALENESS
 from flexmarl.rollout.teams import Teams
 from flexmarl.rollout.told import Told, count
-from flexmarl.rollout.turn import Turn
 from flexmarl.runtime.errors import (
     FlexMARLError,
     FullError,
@@ -96,7 +96,7 @@ class Worker:
         self._told = Told()
         self._teams = Teams(spec, encoders, externals, pool, self.bindings)
         self._slots = asyncio.Semaphore(most_episodes)
-        self._turn = Turn()
+        self._pace = Pace()
         self._groups = 0
 
     async def run_group(self, order: GroupOrder) -> GroupResult:
@@ -157,7 +157,7 @@ class Worker:
         samples: tuple[PolicySamples, ...] = ()
         dropped = duplicate = False
         if order.train:
-            await self._turn.come()
+            await self._pace.keep()
             samples = self._samples(order, episodes)
             self._told.of_nothing(order, episodes, samples)
             began = time.perf_counter()

@@ -7,14 +7,14 @@ import asyncio
 TURN_SECONDS = 0.005
 
 
-class Turn:
+class Pace:
     """Dozens of groups end with one answer of an engine: the first are sent before the last are
     turned into samples."""
 
     def __init__(self) -> None:
         self._until: float | None = None
 
-    async def come(self) -> None:
+    async def keep(self) -> None:
         """Return at once; or in a later turn, when others have had this one for long enough."""
         loop = asyncio.get_running_loop()
         while self._until is not None:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from flexmarl.rollout import turn
-from flexmarl.rollout.turn import Turn
+from flexmarl.rollout import pace
+from flexmarl.rollout.pace import Pace
 
 
 async def turns_of(tasks: int) -> list[int]:
     """In which turn of the loop each of them went on."""
-    shared, now, went_on = Turn(), 0, list[int]()
+    shared, now, went_on = Pace(), 0, list[int]()
 
     async def count() -> None:
         nonlocal now
@@ -21,7 +21,7 @@ async def turns_of(tasks: int) -> list[int]:
             await asyncio.sleep(0)
 
     async def one() -> None:
-        await shared.come()
+        await shared.keep()
         went_on.append(now)
 
     await asyncio.gather(count(), *(one() for _ in range(tasks)))
@@ -29,10 +29,10 @@ async def turns_of(tasks: int) -> list[int]:
 
 
 async def test_short_work_is_done_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "TURN_SECONDS", 60)
+    monkeypatch.setattr(pace, "TURN_SECONDS", 60)
     assert len(set(await turns_of(20))) == 1
 
 
 async def test_of_long_work_one_piece_is_done_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "TURN_SECONDS", 0)
+    monkeypatch.setattr(pace, "TURN_SECONDS", 0)
     assert len(set(await turns_of(20))) == 20
