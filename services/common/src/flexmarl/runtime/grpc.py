@@ -7,6 +7,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
@@ -18,6 +19,7 @@ from flexmarl.runtime.errors import FlexMARLError, UnauthenticatedError
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Register: TypeAlias = Callable[[grpc.aio.Server], None]
+Answer: TypeAlias = "Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]"
 
 OPTIONS = [
     ("grpc.max_receive_message_length", 256 << 20),
@@ -44,11 +46,45 @@ HANDLED = Histogram(
 TOKEN_KEY = "authorization"
 
 
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Stands where gRPC wants what handles a stream; `Boundary` takes it apart."""
+
+    inner: Answer
+
+    def __call__(self, requests: Any, context: Any) -> Any:
+        raise TypeError("a stream of calls is served behind the boundary only")
+
+
+def exchange_handler(
+    answer: Answer,
+    *,
+    request_deserializer: Callable[[bytes], Any] | None = None,
+    response_serializer: Callable[[Any], bytes] | None = None,
+) -> Handler:
+    """A method whose calls come one after another on a stream, each answered by `answer` as a call
+    by itself would be; an error ends the stream. See `runtime.exchanges`."""
+    return grpc.stream_stream_rpc_method_handler(
+        _Exchange(answer),
+        request_deserializer=request_deserializer,
+        response_serializer=response_serializer,
+    )
+
+
 class Boundary(grpc.aio.ServerInterceptor):
     """Checks the token, turns our errors into status codes and times each call."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}" if token else ""
+        self._idle: set[asyncio.Timeout] = set()
+        """Streams that wait for their next call."""
+        self._draining = False
+
+    def drain(self) -> None:
+        """End the streams on which no call is under way, the others once it is answered."""
+        self._draining = True
+        for wait in self._idle:
+            wait.reschedule(0)
 
     async def intercept_service(
         self,
@@ -71,7 +107,13 @@ class Boundary(grpc.aio.ServerInterceptor):
                 request_deserializer=handler.request_deserializer,
                 response_serializer=handler.response_serializer,
             )
-        raise TypeError(f"{method}: streams from the client have no boundary")
+        if isinstance(handler.stream_stream, _Exchange):
+            return grpc.stream_stream_rpc_method_handler(
+                self._exchanges(handler.stream_stream.inner, method),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        raise TypeError(f"{method}: such streams from the client have no boundary")
 
     def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         given = dict(context.invocation_metadata() or ()).get(TOKEN_KEY, "")
@@ -95,6 +137,28 @@ class Boundary(grpc.aio.ServerInterceptor):
                         yield response
 
         return call
+
+    def _exchanges(self, inner: Answer, method: str) -> Any:
+        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            while (request := await self._next(context)) is not grpc.aio.EOF:
+                async with self._translated(method, context):
+                    self._admit(context)
+                    await context.write(await inner(request, context))
+
+        return call
+
+    async def _next(self, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        if self._draining:
+            return grpc.aio.EOF
+        wait = asyncio.timeout(None)
+        self._idle.add(wait)
+        try:
+            async with wait:
+                return await context.read()
+        except TimeoutError:
+            return grpc.aio.EOF
+        finally:
+            self._idle.discard(wait)
 
     @asynccontextmanager
     async def _translated(
@@ -130,7 +194,8 @@ async def serving(
     On the way out the health service says NOT_SERVING, new calls are refused, and calls in flight
     have `drain_seconds` to finish.
     """
-    server = grpc.aio.server(interceptors=[Boundary(token)], options=OPTIONS)
+    boundary = Boundary(token)
+    server = grpc.aio.server(interceptors=[boundary], options=OPTIONS)
     register(server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
@@ -141,6 +206,7 @@ async def serving(
         yield address if address.startswith("unix:") else f"{address.rsplit(':', 1)[0]}:{port}"
     finally:
         await status.enter_graceful_shutdown()
+        boundary.drain()
         await server.stop(grace=drain_seconds)
 
 

@@ -43,6 +43,7 @@ from flexmarl.runtime.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from flexmarl.runtime.exchanges import Exchanges
 from flexmarl.runtime.grpc import TOKEN_KEY, channel
 
 Request = TypeVar("Request")
@@ -114,14 +115,19 @@ class ExperienceClient:
         self._channel = channel(address)
         self._stub: pb_grpc.ExperienceAsyncStub = pb_grpc.ExperienceStub(self._channel)
         # Those that carry arrays: `wire` reads and writes them.
-        append: Callable[..., Awaitable[pb.AppendGroupsResponse]] = self._channel.unary_unary(
-            f"/{SERVICE}/AppendGroups", response_deserializer=pb.AppendGroupsResponse.FromString
+        append: Exchanges[bytes, pb.AppendGroupsResponse] = Exchanges(
+            self._channel.stream_stream(
+                f"/{SERVICE}/AppendGroups",
+                response_deserializer=pb.AppendGroupsResponse.FromString,
+            )
         )
         self._clock = OtherClock()
         self._offers = Offers(partial(self._call, append), self._clock)
         self._turns = Turns()
-        self._lease: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(
-            f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
+        self._lease: Exchanges[pb.LeaseRequest, bytes] = Exchanges(
+            self._channel.stream_stream(
+                f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
+            )
         )
 
     async def __aenter__(self) -> Self:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
@@ -15,7 +14,7 @@ from flexmarl.experience.moments import CLOCK_ID, now, stamp
 from flexmarl.experience.store import StoredStep
 from flexmarl.experience.wire import Part, read_append
 from flexmarl.runtime.errors import FlexMARLError, InvalidRequestError
-from flexmarl.runtime.grpc import Register
+from flexmarl.runtime.grpc import Register, exchange_handler
 
 
 class Groups(Protocol):
@@ -72,7 +71,9 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         await self._store.check_epoch(request.policy, request.epoch)
         return pb.CheckEpochResponse()
 
-    async def AppendGroups(self, request: Any, context: Any) -> pb.AppendGroupsResponse:
+    async def AppendGroups(  # type: ignore[override]  # of one request, see `register`
+        self, request: Any, context: Any
+    ) -> pb.AppendGroupsResponse:
         received = now()
         try:
             groups, rest = read_append(request)
@@ -82,7 +83,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         outcomes = await self._store.append(groups, played)
         return pb.AppendGroupsResponse(groups=map(_outcome, outcomes), clock=stamp(received))
 
-    async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:
+    async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:  # type: ignore[override]
         return await self._store.lease(
             request.policy,
             request.epoch,
@@ -124,12 +125,10 @@ def register(store: Groups) -> Register:
     """For `runtime.grpc.serving`."""
     service = ExperienceService(store)
     arrays = {  # as bytes, see `wire`
-        "AppendGroups": grpc.unary_unary_rpc_method_handler(
+        "AppendGroups": exchange_handler(
             service.AppendGroups, response_serializer=pb.AppendGroupsResponse.SerializeToString
         ),
-        "Lease": grpc.unary_unary_rpc_method_handler(
-            service.Lease, request_deserializer=pb.LeaseRequest.FromString
-        ),
+        "Lease": exchange_handler(service.Lease, request_deserializer=pb.LeaseRequest.FromString),
     }
     name = pb.DESCRIPTOR.services_by_name["Experience"].full_name
 

@@ -57,12 +57,12 @@ class ExperienceStub(object):
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochResponse.FromString,
                 _registered_method=True)
-        self.AppendGroups = channel.unary_unary(
+        self.AppendGroups = channel.stream_stream(
                 '/flexmarl.contracts.v1.Experience/AppendGroups',
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsResponse.FromString,
                 _registered_method=True)
-        self.Lease = channel.unary_unary(
+        self.Lease = channel.stream_stream(
                 '/flexmarl.contracts.v1.Experience/Lease',
                 request_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.LeaseRequest.SerializeToString,
                 response_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.LeaseResponse.FromString,
@@ -129,16 +129,18 @@ class ExperienceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AppendGroups(self, request, context):
+    def AppendGroups(self, request_iterator, context):
         """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
-        groups' identities.
+        groups' identities. Requests come one after another on a stream, each once the one before is
+        answered: a call of its own would cost a small group several times its way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Lease(self, request, context):
-        """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first.
+    def Lease(self, request_iterator, context):
+        """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first. As with
+        AppendGroups, one request at a time on a stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,12 +204,12 @@ def add_ExperienceServicer_to_server(servicer, server):
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.CheckEpochResponse.SerializeToString,
             ),
-            'AppendGroups': grpc.unary_unary_rpc_method_handler(
+            'AppendGroups': grpc.stream_stream_rpc_method_handler(
                     servicer.AppendGroups,
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsResponse.SerializeToString,
             ),
-            'Lease': grpc.unary_unary_rpc_method_handler(
+            'Lease': grpc.stream_stream_rpc_method_handler(
                     servicer.Lease,
                     request_deserializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.LeaseRequest.FromString,
                     response_serializer=flexmarl_dot_contracts_dot_v1_dot_experience__pb2.LeaseResponse.SerializeToString,
@@ -360,7 +362,7 @@ class Experience(object):
             _registered_method=True)
 
     @staticmethod
-    def AppendGroups(request,
+    def AppendGroups(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -370,8 +372,8 @@ class Experience(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/flexmarl.contracts.v1.Experience/AppendGroups',
             flexmarl_dot_contracts_dot_v1_dot_experience__pb2.AppendGroupsRequest.SerializeToString,
@@ -387,7 +389,7 @@ class Experience(object):
             _registered_method=True)
 
     @staticmethod
-    def Lease(request,
+    def Lease(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -397,8 +399,8 @@ class Experience(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/flexmarl.contracts.v1.Experience/Lease',
             flexmarl_dot_contracts_dot_v1_dot_experience__pb2.LeaseRequest.SerializeToString,

@@ -46,12 +46,15 @@ class ExperienceStub:
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
     CheckEpoch: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CheckEpochRequest, _experience_pb2.CheckEpochResponse]
     """Does nothing, and is refused like the calls of readers: before something is undone elsewhere."""
-    AppendGroups: _grpc.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]
+    AppendGroups: _grpc.StreamStreamMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]
     """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
-    groups' identities.
+    groups' identities. Requests come one after another on a stream, each once the one before is
+    answered: a call of its own would cost a small group several times its way.
     """
-    Lease: _grpc.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]
-    """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
+    Lease: _grpc.StreamStreamMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]
+    """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first. As with
+    AppendGroups, one request at a time on a stream.
+    """
     Commit: _grpc.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]
     """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay."""
     Stored: _grpc.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]
@@ -82,12 +85,15 @@ class ExperienceAsyncStub(ExperienceStub):
     """A new epoch of one policy, one above the last; older ones are refused from now on."""
     CheckEpoch: _aio.UnaryUnaryMultiCallable[_experience_pb2.CheckEpochRequest, _experience_pb2.CheckEpochResponse]  # type: ignore[assignment]
     """Does nothing, and is refused like the calls of readers: before something is undone elsewhere."""
-    AppendGroups: _aio.UnaryUnaryMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]  # type: ignore[assignment]
+    AppendGroups: _aio.StreamStreamMultiCallable[_experience_pb2.AppendGroupsRequest, _experience_pb2.AppendGroupsResponse]  # type: ignore[assignment]
     """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
-    groups' identities.
+    groups' identities. Requests come one after another on a stream, each once the one before is
+    answered: a call of its own would cost a small group several times its way.
     """
-    Lease: _aio.UnaryUnaryMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]  # type: ignore[assignment]
-    """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
+    Lease: _aio.StreamStreamMultiCallable[_experience_pb2.LeaseRequest, _experience_pb2.LeaseResponse]  # type: ignore[assignment]
+    """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first. As with
+    AppendGroups, one request at a time on a stream.
+    """
     Commit: _aio.UnaryUnaryMultiCallable[_experience_pb2.CommitRequest, _experience_pb2.CommitResponse]  # type: ignore[assignment]
     """Acknowledges a policy's groups of a step, and deletes those that are not kept for replay."""
     Stored: _aio.UnaryUnaryMultiCallable[_experience_pb2.StoredRequest, _experience_pb2.StoredResponse]  # type: ignore[assignment]
@@ -143,20 +149,23 @@ class ExperienceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def AppendGroups(
         self,
-        request: _experience_pb2.AppendGroupsRequest,
+        request_iterator: _MaybeAsyncIterator[_experience_pb2.AppendGroupsRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_experience_pb2.AppendGroupsResponse, _abc.Awaitable[_experience_pb2.AppendGroupsResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_experience_pb2.AppendGroupsResponse], _abc.AsyncIterator[_experience_pb2.AppendGroupsResponse]]:
         """Groups, of each all policies in one transaction, none waiting for another. Idempotent on the
-        groups' identities.
+        groups' identities. Requests come one after another on a stream, each once the one before is
+        answered: a call of its own would cost a small group several times its way.
         """
 
     @_abc_1.abstractmethod
     def Lease(
         self,
-        request: _experience_pb2.LeaseRequest,
+        request_iterator: _MaybeAsyncIterator[_experience_pb2.LeaseRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_experience_pb2.LeaseResponse, _abc.Awaitable[_experience_pb2.LeaseResponse]]:
-        """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first."""
+    ) -> _typing.Union[_abc.Iterator[_experience_pb2.LeaseResponse], _abc.AsyncIterator[_experience_pb2.LeaseResponse]]:
+        """Whole groups of one policy and step behind a cursor; waits up to wait_ms for the first. As with
+        AppendGroups, one request at a time on a stream.
+        """
 
     @_abc_1.abstractmethod
     def Commit(

@@ -1,0 +1,74 @@
+"""Calls that come one after another on streams which stay open: the caller's side.
+
+What makes a call a call (a stream of its own, headers, a status) costs several times what a small
+message does, here and at the service, whose side is `runtime.grpc.exchange_handler`.
+"""
+
+from __future__ import annotations  # grpc types are generic only for the type checker
+
+import asyncio
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Exchanges(Generic[Request, Response]):
+    """A method of the service, called as if each call were by itself.
+
+    As many streams are open as calls were under way at once. One on which a call failed or was
+    given up is not used again: its answer might come yet.
+    """
+
+    def __init__(self, method: grpc.aio.StreamStreamMultiCallable[Request, Response]) -> None:
+        self._method = method
+        self._idle: list[grpc.aio.StreamStreamCall[Request, Response]] = []
+
+    async def __call__(
+        self,
+        request: Request,
+        *,
+        timeout: float,
+        metadata: Metadata | None,  # noqa: ASYNC109
+    ) -> Response:
+        """The answer; AioRpcError, DEADLINE_EXCEEDED after `timeout` seconds without one.
+
+        `metadata` goes with the stream, which may have been opened with that of another call.
+        """
+        stream = self._take(metadata)
+        try:
+            async with asyncio.timeout(timeout):
+                await stream.write(request)
+                answer: Any = await stream.read()
+        except TimeoutError:
+            stream.cancel()
+            raise _error(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s"
+            ) from None
+        except asyncio.InvalidStateError:  # it had ended, which shows at its next use
+            raise _ended() from None
+        except BaseException:
+            stream.cancel()
+            raise
+        if answer is grpc.aio.EOF:
+            raise _ended()
+        self._idle.append(stream)
+        return cast("Response", answer)
+
+    def _take(self, metadata: Metadata | None) -> grpc.aio.StreamStreamCall[Request, Response]:
+        while self._idle:
+            if not (stream := self._idle.pop()).done():
+                return stream
+        return self._method(metadata=metadata)
+
+
+def _ended() -> grpc.aio.AioRpcError:
+    return _error(grpc.StatusCode.UNAVAILABLE, "the service ended the stream")
+
+
+def _error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
