@@ -60,8 +60,8 @@ lint: setup  ## Style, types, import rules
 test: setup lint check-generated  ## Lint, generated files and every test that needs no cluster
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
-matrix: setup  ## The crash matrix in its long form: about 500 kills and losses, an hour on two cores
-	nice -n 10 $(BIN)/python -m tests.e2e.jobs.matrix $(MATRIX)  # MATRIX="--kills 10 --seed 3 --only partial"
+matrix: setup  ## The crash matrix in its long form: over 600 kills and losses, an hour on two cores
+	nice -n 10 $(BIN)/python -m tests.e2e.jobs.matrix $(MATRIX)  # MATRIX="--kills 10 --seed 3 --only partial", "--jobs 8 --minutes 6"
 
 images:  ## Build the images (BASE=image to build on, IMAGES=those of images/ by name)
 	$(PYTHON) images/images.py build $(IMAGES) $(BASE:%=--base=%)

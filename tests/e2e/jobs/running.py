@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-FLEXMARL = Path(sys.executable).with_name("flexmarl")
+from safetensors.numpy import load_file
+
+_SCRIPT = Path(sys.executable).with_name("flexmarl")
+FLEXMARL: list[str | Path] = (
+    [_SCRIPT] if _SCRIPT.exists() else [sys.executable, "-m", "flexmarl.cli"]
+)
+"""An interpreter that finds the sources on its path has no script beside it."""
 HERE = Path(__file__).parent
 SECONDS = 300
 """How long anything may take before the test gives up: far more than it does."""
@@ -68,7 +75,7 @@ class Job:
         command = ["run", str(self.file), "--run-dir", str(self.run_dir), "--plain", *options]
         with self.output.open("wb") as output:  # a pipe that nobody reads would fill up
             self.process = subprocess.Popen(
-                [FLEXMARL, *command],
+                [*FLEXMARL, *command],
                 cwd=self.directory,
                 env=self._environment(),
                 stdout=output,
@@ -100,7 +107,7 @@ class Job:
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command of `flexmarl`, to its end."""
         return subprocess.run(
-            [FLEXMARL, *arguments],
+            [*FLEXMARL, *arguments],
             cwd=self.directory,
             env=self._environment(),
             capture_output=True,
@@ -142,9 +149,16 @@ class Job:
 
     def checksums(self) -> dict[str, str]:
         """Policy -> checksum of its weights in the newest checkpoint."""
-        newest = max((self.run_dir / "checkpoints").glob("*/manifest.json"))
-        policies = json.loads(newest.read_text())["policies"]
+        policies = json.loads(self._manifest().read_text())["policies"]
         return {name: policy["checksum"] for name, policy in policies.items()}
+
+    def weights(self) -> dict[str, dict[str, Any]]:
+        """Policy -> its tensors in the newest checkpoint."""
+        folder = self._manifest().parent
+        return {name: load_file(folder / name / "model.safetensors") for name in self.checksums()}
+
+    def _manifest(self) -> Path:
+        return max((self.run_dir / "checkpoints").glob("*/manifest.json"))
 
     def logs(self) -> str:
         """The ends of all logs, for the message of a test that failed."""
@@ -204,6 +218,8 @@ class Job:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            seen(lambda: not self.processes(), 6)  # its guardian removes what it left
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.temporary)

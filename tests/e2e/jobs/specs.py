@@ -14,8 +14,10 @@ PACED: Spec = {
     "scripted": {"medianTokens": 6, "p99Tokens": 12, "tokensPerSecond": 30},
 }
 """Slow enough for a test to meet a turn in its middle."""
+QUICK: Spec = {"kind": "scripted", "scripted": PACED["scripted"] | {"tokensPerSecond": 60}}
 SAMPLING = {"maxTokens": 12}
 LR = 1.0e-3
+ROLES = ("orchestrator", "worker", "engine", "trainer", "experience", "weights", "store")
 TIRELESS = {"restartPolicy": {"max": 10_000, "backoff": 1e-6}}
 """The backoff doubles with each restart; this one never gets long."""
 
@@ -47,7 +49,6 @@ def job(workflow: Spec, policies: list[Spec], agents: list[Spec], **more: Any) -
 def team() -> Spec:
     """Solver and verifier in deterministic steps of about a second, each of its own policy."""
     restarts = {"restartPolicy": {"max": 5, "backoff": 0.1}}
-    roles = ("orchestrator", "worker", "engine", "trainer", "experience", "weights", "store")
     return job(
         {"name": "solver-verifier", "config": {"verifierPrompt": "{question} = {proposal}"}},
         [policy("solver", engine=PACED), policy("verifier", engine=PACED)],
@@ -58,17 +59,15 @@ def team() -> Spec:
         batch={"tasksPerStep": 3, "groupSize": 3, "microBatch": 2},
         pipeline={"deterministic": True},
         checkpoint={"everySteps": 4},
-        roles=dict.fromkeys(roles, restarts),
+        roles=dict.fromkeys(ROLES, restarts),
     )
 
 
 def enduring(steps: int, *, engine: str = "scripted") -> Spec:
     """The team in short steps, with something of every kind in them, and restarts for all kills."""
     spec = team()
-    paced: Spec = copy.deepcopy(PACED)
-    paced["scripted"]["tokensPerSecond"] = 60
     for each in spec["policies"]:
-        each["engine"] = paced if engine == "scripted" else {"kind": engine}
+        each["engine"] = copy.deepcopy(QUICK) if engine == "scripted" else {"kind": engine}
         each["training"] = {"lr": LR, "simulatedTokensPerSecond": 1000}
     spec |= {"steps": steps, "checkpoint": {"everySteps": 3}}
     spec["eval"]["everySteps"] = 4
@@ -104,6 +103,56 @@ def selecting(spec: Spec) -> Spec:
         "pipeline": spec["pipeline"] | more,
         "batch": spec["batch"] | {"microBatch": 1, "updatesPerStep": 3},
     }
+
+
+def unordered(spec: Spec) -> Spec:
+    """The same with groups that are folded as they arrive. In float64: the order of a sum then
+    changes too little for a real engine to say anything else."""
+    found = copy.deepcopy(spec)
+    for each in found["policies"]:
+        each["model"] = MODEL | {"dtype": "float64"}
+        each["engine"] = {"kind": "transformers"}
+    return found | {"pipeline": {}, "batch": {"tasksPerStep": 4, "groupSize": 3}}
+
+
+def choosy(spec: Spec) -> Spec:
+    """The same with tasks that need one of the two only, now and then: who is through with a step
+    plays the next one's, while the other, slower one still trains."""
+    found, data = copy.deepcopy(spec), {"uri": "file://parties.jsonl"}
+    found["workflow"] = {"entrypoint": "team:whoever_takes_part", "participants": "who"}
+    found["eval"]["data"] = found["data"] = data
+    del found["reward"]
+    found["policies"][1]["training"] |= {"simulatedTokensPerSecond": 300}
+    return found
+
+
+def debaters(engine: Spec, steps: int, **more: Any) -> Spec:
+    """Four policies that hear each other, in two slots; engines of their own."""
+    names = ("ada", "ben", "cem", "dan")
+    spec = job(
+        {"name": "debate", "config": {"rounds": 2}},
+        [policy(name, engine=engine) for name in names],
+        [agent(name) for name in names],
+        steps=steps,
+        seed=3,
+        eval={"data": {"uri": "file://tasks.jsonl"}, "tasks": 2},
+        batch={"tasksPerStep": 3, "groupSize": 3, "microBatch": 1},
+        pipeline={"deterministic": True},
+        roles=dict.fromkeys(ROLES, TIRELESS) | {"trainer": TIRELESS | {"replicas": 2}},
+    )
+    return copy.deepcopy(spec | more)
+
+
+def pooled(spec: Spec, engines: int, *, slots: int = 0) -> Spec:
+    """The same with so many engines for all, and slots of a pool unless 0."""
+    found = copy.deepcopy(spec)
+    found["pools"] = [{"name": "few", "role": "engine", "min": engines, "max": engines}]
+    found["balancing"] = {"hysteresisSeconds": 0.5}
+    if slots:
+        found["pools"].append({"name": "slots", "role": "trainer", "min": slots, "max": slots})
+    for each in found["policies"]:
+        each["pools"] = [pool["name"] for pool in found["pools"]]
+    return found
 
 
 def replicated(spec: Spec) -> Spec:

@@ -42,6 +42,8 @@ class Strike:
 def processes_of(job: Job, *roles: str) -> list[int]:
     """Pids of the job's own processes in these roles, not of what those have started."""
     assert job.process is not None
+    if job.ended():
+        return []
     names = tuple(NAMES[role] for role in roles)
     found = []
     for entry in Path("/proc").iterdir():
@@ -91,24 +93,32 @@ def _lose_pod(job: Job, chance: random.Random) -> None:
             path.unlink(missing_ok=True)
 
 
-def _log_of_store(job: Job) -> Path:
-    return next(job.temporary.glob("flexmarl-*/appendonlydir"))
+def _log_of_store(job: Job) -> Path | None:
+    """The file that it writes to, as soon as there is one; None: the job has ended."""
+
+    def logs() -> list[Path]:
+        return list(job.temporary.glob("flexmarl-*/appendonlydir/*.incr.aof"))
+
+    wait_until(lambda: logs() or job.ended())
+    return max(logs(), default=None)
 
 
 def _lose_store(job: Job, chance: random.Random) -> None:
-    with stopped([one_of(job, chance, "store")]):
-        shutil.rmtree(_log_of_store(job))
+    log = _log_of_store(job)
+    with contextlib.suppress(FileNotFoundError), stopped([one_of(job, chance, "store")]):
+        if log is not None:
+            shutil.rmtree(log.parent)
 
 
 def _lose_second(job: Job, chance: random.Random) -> None:
     """What a server writes once a second is not on the disk of a machine that crashes."""
-    one_of(job, chance, "store")
-    log = max(_log_of_store(job).glob("*.incr.aof"))
-    size = log.stat().st_size
-    time.sleep(chance.random())
-    with stopped([one_of(job, chance, "store")]):
-        if log.exists():
-            os.truncate(log, min(size, log.stat().st_size))
+    log = _log_of_store(job)
+    with contextlib.suppress(FileNotFoundError):
+        size = log.stat().st_size if log is not None else 0
+        time.sleep(chance.random())
+        with stopped([one_of(job, chance, "store")]):
+            if log is not None:
+                os.truncate(log, min(size, log.stat().st_size))
 
 
 def _freeze(job: Job, chance: random.Random) -> None:

@@ -8,10 +8,23 @@ from concurrent.futures import Future
 import pytest
 
 from .conftest import MakeJob
+from .matrix import PER_RUN, hands
 from .running import Job
-from .specs import STEPS, TIRELESS, Spec, one_after_the_other, replicated, selecting, stale, team
+from .specs import (
+    STEPS,
+    TIRELESS,
+    Spec,
+    choosy,
+    enduring,
+    one_after_the_other,
+    replicated,
+    selecting,
+    stale,
+    team,
+    unordered,
+)
 from .strikes import FROZEN, KILLS, POD_LOST, SECOND_LOST, STORE_LOST, Strike
-from .tormented import Struck, deviations, stale_deviations, torment
+from .tormented import Struck, deviations, stale_deviations, torment, unordered_deviations
 
 pytestmark = pytest.mark.e2e
 STALENESS = 2
@@ -27,7 +40,7 @@ def tormented(
     while left:
         job = make_job(spec)
         job.start()
-        struck = torment(job, left, chance)
+        struck = list(torment(job, left, chance))
         code, output = job.finish()
         assert code == 0, f"{struck}\n{output}{job.logs()}"
         assert struck, "it was over too soon"
@@ -68,3 +81,26 @@ def test_partial_rollouts_train_every_task_once_and_none_too_old_whatever_dies(
     strikes = [kill for kill in KILLS if kill.name in roles] + [SECOND_LOST, POD_LOST]
     for job, struck in tormented(make_job, replicated(PARTIAL), strikes, random.Random(6)):
         assert stale_deviations(job, starting_reference.result(), STALENESS) == [], struck
+
+
+def test_tasks_that_name_who_plays_trained_as_they_come_are_trained_once_whatever_dies(
+    make_job: MakeJob,
+) -> None:
+    """Weights and metrics but for rounding."""
+    spec = unordered(choosy(enduring(8)))
+    reference = make_job(one_after_the_other(spec))
+    reference.complete()
+    turns = {agent["turns"] for line in reference.lines() for agent in line["agents"].values()}
+    assert len(turns) > 1
+    roles = ("orchestrator", "worker", "engine", "trainer")
+    strikes = [kill for kill in KILLS if kill.name in roles] + [POD_LOST]
+    for job, struck in tormented(make_job, spec, strikes, random.Random(9)):
+        assert unordered_deviations(job, reference) == [], struck
+
+
+def test_every_strike_is_dealt_to_one_run_and_to_all_about_as_many() -> None:
+    strikes = KILLS * 50 + [POD_LOST] * 3
+    dealt = hands(strikes, random.Random(1))
+    assert sorted(one.name for hand in dealt for one in hand) == sorted(s.name for s in strikes)
+    assert {len(hand) for hand in dealt} <= {PER_RUN, PER_RUN - 1, PER_RUN - 2}
+    assert dealt == hands(strikes, random.Random(1)) != hands(strikes, random.Random(2))

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .running import Job, Line, seen
@@ -19,6 +19,9 @@ MOMENTS = ("any", "any", "rollout", "training", "checkpoint", "evaluation")
 MOMENT_SECONDS = 5.0
 """How long a strike waits for the moment that it was meant for."""
 RECOVERY_SECONDS = 120.0
+ROUNDING = 1e-6
+"""Far more than float64 makes of another order, far less than a step moves a weight: log-probs
+travel in float32."""
 TAIL_BYTES = 64 << 10
 
 
@@ -55,36 +58,36 @@ def phase_of(job: Job) -> str:
 
 def _saving(job: Job) -> bool:
     """Whether a trainer has begun to write a state and there is no manifest yet."""
-    with contextlib.suppress(FileNotFoundError, StopIteration):
-        newest = max((job.run_dir / "checkpoints").iterdir())
+    with contextlib.suppress(FileNotFoundError):
+        newest = max((job.run_dir / "checkpoints").iterdir(), default=job.run_dir / "none")
         return any(path.is_dir() for path in newest.iterdir()) and not any(
             path.name == "manifest.json" for path in newest.iterdir()
         )
     return False
 
 
-def torment(job: Job, strikes: Sequence[Strike], chance: random.Random) -> list[Struck]:
+def torment(job: Job, strikes: Sequence[Strike], chance: random.Random) -> Iterator[Struck]:
     """Strike the running job, mostly after it has recovered; ends early when the job does."""
-    struck: list[Struck] = []
+    # Each strike has a chance of its own: what the one before met changes nothing about it.
+    chances = [random.Random(chance.getrandbits(64)) for _ in strikes]
     seen(lambda: last_line(job) is not None or job.ended(), RECOVERY_SECONDS)
-    for strike in strikes:
-        moment = chance.choice(MOMENTS)
+    for strike, own in zip(strikes, chances, strict=True):
+        moment, pause, waits = own.choice(MOMENTS), own.random(), own.random() < 0.75
         if moment == "any":
-            time.sleep(chance.random() * 0.8)
+            time.sleep(pause * 0.8)
         else:
             seen(lambda m=moment: phase_of(job) == m or job.ended(), MOMENT_SECONDS)  # type: ignore[misc]
-            time.sleep(chance.random() * 0.15)
+            time.sleep(pause * 0.15)
         if job.ended() or phase_of(job) == "end":
             break
         phase, begin = phase_of(job), time.time()
-        strike.blow(job, chance)
+        strike.blow(job, own)
         recovery = None
-        if chance.random() < 0.75:
+        if waits:
             if not seen(lambda b=begin: _finished_since(job, b), RECOVERY_SECONDS):  # type: ignore[misc]
                 raise AssertionError(f"no step within {RECOVERY_SECONDS:g} s after {strike.name}")
             recovery = time.time() - begin
-        struck.append(Struck(strike.name, phase, recovery))
-    return struck
+        yield Struck(strike.name, phase, recovery)
 
 
 def _finished_since(job: Job, begin: float) -> bool:
@@ -94,23 +97,37 @@ def _finished_since(job: Job, begin: float) -> bool:
 
 def deviations(job: Job, reference: Job) -> list[str]:
     """In what a job in deterministic mode differs from the run that nothing disturbed."""
-    found = _common(job, reference)
-    if job.tasks() != reference.tasks():
-        found.append("other tasks were trained")
+    found = _same_data(job, reference)
     if job.checksums() != reference.checksums():
         found.append(f"final weights: {job.checksums()}, not {reference.checksums()}")
     for mine, theirs in zip(job.lines(), reference.lines(), strict=False):
-        step = mine["step"]
         if _trained(mine) != _trained(theirs):
-            found.append(f"step {step}: trained {_trained(mine)}, not {_trained(theirs)}")
-        # An orchestrator that took over never heard of the rewards of groups stored before.
-        whole = not mine["counts"].get("groups-from-before")
-        if whole and not _close(_rewards(mine), _rewards(theirs)):
-            found.append(f"step {step}: rewards {_rewards(mine)}, not {_rewards(theirs)}")
-    for mine, theirs in zip(job.lines("evals.jsonl"), reference.lines("evals.jsonl"), strict=False):
-        if not _close(_rewards(mine), _rewards(theirs)):
-            found.append(f"evaluation {mine['step']}: {_rewards(mine)}, not {_rewards(theirs)}")
+            found.append(f"step {mine['step']}: trained {_trained(mine)}, not {_trained(theirs)}")
     return found
+
+
+def unordered_deviations(job: Job, reference: Job) -> list[str]:
+    """In what a job that folds groups as they arrive, in float64, differs by more than rounding
+    from the run that nothing disturbed: another group, or one twice, moves weights by some LR."""
+    found = _same_data(job, reference)
+    for name, tensors in reference.weights().items():
+        mine = job.weights()[name]
+        apart = [float(abs(mine[key] - value).max()) for key, value in tensors.items()]
+        if not all(most < ROUNDING for most in apart):
+            found.append(f"final weights of {name}: {max(apart):.3g} apart")
+    for line, undisturbed in zip(job.lines(), reference.lines(), strict=False):
+        for name, theirs in _trained(undisturbed).items():
+            own = _trained(line)[name]
+            found += [
+                f"step {line['step']}: {key} of {name} {own.get(key)}, not {value}"
+                for key, value in theirs.items()
+                if key != "folds" and not _near(own.get(key, math.nan), value)
+            ]
+    return found
+
+
+def _near(mine: float, theirs: float) -> bool:
+    return math.isclose(mine, theirs, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def stale_deviations(job: Job, reference: Job, staleness: int) -> list[str]:
@@ -133,6 +150,22 @@ def stale_deviations(job: Job, reference: Job, staleness: int) -> list[str]:
         told += [policy["staleness_max"] for policy in line["policies"].values()]
         if max(told) > staleness:
             found.append(f"step {line['step']}: tokens {max(told)} versions old")
+    return found
+
+
+def _same_data(job: Job, reference: Job) -> list[str]:
+    """What was trained, and what it was worth."""
+    found = _common(job, reference)
+    if job.tasks() != reference.tasks():
+        found.append("other tasks were trained")
+    for mine, theirs in zip(job.lines(), reference.lines(), strict=False):
+        # An orchestrator that took over never heard of the rewards of groups stored before.
+        whole = not mine["counts"].get("groups-from-before")
+        if whole and not _close(_rewards(mine), _rewards(theirs)):
+            found.append(f"step {mine['step']}: rewards {_rewards(mine)}, not {_rewards(theirs)}")
+    for mine, theirs in zip(job.lines("evals.jsonl"), reference.lines("evals.jsonl"), strict=False):
+        if not _close(_rewards(mine), _rewards(theirs)):
+            found.append(f"evaluation {mine['step']}: {_rewards(mine)}, not {_rewards(theirs)}")
     return found
 
 
@@ -159,12 +192,16 @@ def _trained(line: Line) -> dict[str, Line]:
     }
 
 
-def _rewards(line: Line) -> dict[str, float]:
+def _rewards(line: Line) -> dict[str, float | None]:
+    """None: the agent was in no episode."""
     return {name: agent["reward"] for name, agent in line["agents"].items()}
 
 
-def _close(one: dict[str, float], other: dict[str, float]) -> bool:
+def _close(one: dict[str, float | None], other: dict[str, float | None]) -> bool:
     """Means are sums in the order of arrival."""
     return one.keys() == other.keys() and all(
-        math.isclose(one[name], other[name], rel_tol=1e-9) for name in one
+        math.isclose(mine, theirs, rel_tol=1e-9)
+        if (mine := one[name]) is not None and (theirs := other[name]) is not None
+        else one[name] == other[name]
+        for name in one
     )

@@ -1,17 +1,28 @@
-"""What the jobs of these tests bring along: rewards and an environment."""
+"""What the jobs of these tests bring along: a workflow, rewards and an environment."""
 
 import time
 
-from flexmarl.rollout.api import Episode, PlayedGroup, Task
+from flexmarl.rollout.api import Episode, PlayedGroup, Task, Team
+
+
+async def whoever_takes_part(task: Task, team: Team) -> dict[str, float]:
+    """One after the other, each hears the one before; paid like `early_letters`."""
+    heard, paid = str(task.record["question"]), {}
+    for name, agent in team.items():
+        if agent.takes_part:
+            heard = (await agent.chat(heard)).text
+            paid[name] = _share(heard)
+    return paid
 
 
 def early_letters(task: Task, episode: Episode) -> dict[str, float | None]:
     """The share of an agent's letters from the first half of the alphabet: any text has some."""
-    return {agent: _share(episode, agent) for agent in episode.team}
+    return {
+        agent: _share("".join(turn.text for turn in episode.of(agent))) for agent in episode.team
+    }
 
 
-def _share(episode: Episode, agent: str) -> float:
-    text = "".join(turn.text for turn in episode.of(agent))
+def _share(text: str) -> float:
     return sum("a" <= letter <= "m" for letter in text) / max(len(text), 1)
 
 
