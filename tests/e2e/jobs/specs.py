@@ -122,7 +122,7 @@ def choosy(spec: Spec) -> Spec:
     found["workflow"] = {"entrypoint": "team:whoever_takes_part", "participants": "who"}
     found["eval"]["data"] = found["data"] = data
     del found["reward"]
-    found["policies"][1]["training"] |= {"simulatedTokensPerSecond": 300}
+    found["policies"][1]["training"] |= {"simulatedTokensPerSecond": 600}
     return found
 
 
