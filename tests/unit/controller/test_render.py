@@ -310,6 +310,15 @@ def test_each_role_has_its_own_time_to_answer_for_the_first_time() -> None:
     assert found == {role: number + 10 for number, role in enumerate(roles)}
 
 
+def test_a_trainer_begins_beside_its_sidecar() -> None:
+    """With a startup probe main would wait for it: torch takes long enough to be imported."""
+    pod = named(rendered(), "team-trainer")["spec"]["template"]["spec"]
+    sidecar = pod["initContainers"][-1]
+    assert (sidecar["name"], sidecar["restartPolicy"]) == ("weights", "Always")
+    assert "startupProbe" not in sidecar
+    assert sidecar["livenessProbe"]["grpc"] == {"port": 7071}
+
+
 def test_pods_of_pools(snapshot: SnapshotAssertion) -> None:
     manifests = rendered(pooled(), fast=2)
     assert named(manifests, "team-engine-fast") == snapshot

@@ -134,12 +134,16 @@ def probes(port: int, startup_seconds: int) -> Manifest:
             "failureThreshold": startup_seconds,
         },
         "readinessProbe": {**check, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {
-            **check,
-            "periodSeconds": 30,
-            "timeoutSeconds": 20,
-            "failureThreshold": 10,
-        },
+        "livenessProbe": liveness(port),
+    }
+
+
+def liveness(port: int) -> Manifest:
+    return {
+        "grpc": {"port": port},
+        "periodSeconds": 30,
+        "timeoutSeconds": 20,
+        "failureThreshold": 10,
     }
 
 

@@ -18,6 +18,7 @@ from flexmarl.controller.render.parts import (
     Pods,
     Subject,
     environment,
+    liveness,
 )
 from flexmarl.controller.render.shared import (
     HEAVY,
@@ -95,7 +96,10 @@ def trainer_set(subject: Subject, pool: str) -> str:
 
 
 def weights(subject: Subject, installation: Installation) -> Manifest:
-    """Native sidecar: it outlives the trainer's process, and with it the pod's tensors."""
+    """Native sidecar: it outlives the trainer's process, and with it the pod's tensors.
+
+    Without a startup probe the trainer begins beside it, and answers once this one does.
+    """
     listen = {"listen": f"0.0.0.0:{WEIGHTS_PORT}", "metrics_port": 0}
     return {
         "name": WEIGHTS,
@@ -104,12 +108,7 @@ def weights(subject: Subject, installation: Installation) -> Manifest:
         "restartPolicy": "Always",
         "env": environment(subject, listen),
         "ports": [{"name": "weights", "containerPort": WEIGHTS_PORT, "protocol": "TCP"}],
-        "startupProbe": {
-            "grpc": {"port": WEIGHTS_PORT},
-            "periodSeconds": 1,
-            "timeoutSeconds": 5,
-            "failureThreshold": 120,
-        },
+        "livenessProbe": liveness(WEIGHTS_PORT),
         "resources": {"requests": {"cpu": "20m", "memory": "96Mi"}},
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
