@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,21 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert found.stdout == "[]\n"
+
+
+def test_a_process_starts_without_the_command_line() -> None:
+    """Every pod waits for what it imports."""
+    code = (
+        "import sys; sys.argv = ['flexmarl', 'serve', 'weights']; from flexmarl.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code)\n"
+        "print({'typer', 'click', 'numpy', 'torch', 'flexmarl.cli.app'} & set(sys.modules))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key[:9] != "FLEXMARL_"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment
+    )
+    assert found.stdout == "3\nset()\n"
 
 
 def test_version_says_the_version() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import signal
 from typing import Annotated
 
 import typer
 
 from flexmarl.cli.console import INVALID, CommandError
 from flexmarl.local.roles import MODULES
+from flexmarl.local.serving import main_of
 
 
 def command(
@@ -28,7 +26,4 @@ def command(
         raise CommandError(
             f'There is no process "{name}"; there is {", ".join(MODULES)}{hint}', INVALID
         )
-    if os.getpid() == 1:
-        # The kernel drops what pid 1 of a container does not handle; imports take a while.
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-    importlib.import_module(MODULES[name]).main()
+    main_of(name)()
