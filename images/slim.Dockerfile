@@ -45,6 +45,10 @@ RUN echo 'flexmarl:x:10001:10001:FlexMARL:/tmp:/usr/sbin/nologin' >> /etc/passwd
     echo 'flexmarl:x:10001:' >> /etc/group && \
     install -d -o 10001 -g 10001 /cache
 COPY --from=dependencies /opt/flexmarl /opt/flexmarl
+# python:slim comes without the compiled code of the standard library, which nobody can write here: each
+# process would compile what it imports, a second of processor time.
+RUN python3 -m compileall -q -x '/(ensurepip|idlelib|lib2to3|tests?|(site|dist)-packages)/' \
+      "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 # Everything but /tmp and /cache may be read-only. Both may be volumes.
 ENV PATH=/opt/application/bin:/opt/flexmarl/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/tmp \

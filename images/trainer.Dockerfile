@@ -43,6 +43,10 @@ RUN --mount=type=secret,id=ca \
       -r /opt/requirements.txt && \
     rm -rf /tools && \
     echo /opt/application > "$(echo /opt/flexmarl/lib/python3*/site-packages)/application.pth"
+# python:slim comes without the compiled code of the standard library, which nobody can write here: each
+# process would compile what it imports, a second of processor time.
+RUN python3 -m compileall -q -x '/(ensurepip|idlelib|lib2to3|tests?|(site|dist)-packages)/' \
+      "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 # Everything but /tmp and /cache may be read-only. Both may be volumes.
 ENV PATH=/opt/application/bin:/opt/flexmarl/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/tmp \

@@ -53,6 +53,17 @@ def test_every_base_can_be_replaced(repo: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
+def test_no_process_compiles_what_it_imports(repo: Path, name: str) -> None:
+    """Nothing can be written beside it: each would compile it anew."""
+    text = dockerfile(repo, name)
+    installs = re.findall(r"uv pip install (?:[^&]|\n)*?(?=&&|\n[A-Z#])", text)
+    assert len(installs) == 2
+    assert all("--compile-bytecode" in one for one in installs)
+    last = text.rpartition("\nFROM ${BASE}\n")[2]
+    assert "python3 -m compileall" in last  # python:slim's standard library is not
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_an_image_says_what_it_was_built_on(repo: Path, name: str) -> None:
     """A base pinned by digest stays known; an argument from before FROM has to be named again."""
     last = dockerfile(repo, name).rpartition("\nFROM ${BASE}\n")[2]
