@@ -25,7 +25,7 @@ from flexmarl.runtime.grpc import serving
 from flexmarl.runtime.settings import Discovery
 
 TOKEN = "job-token"
-LIMITS = Limits(watch=0.05, tell_every=0.02, drain_look=0.01, shrink=0.5)
+LIMITS = Limits(watch=0.05, tell_every=0.02, drain_look=0.01)
 NAMES = ("ada", "ben", "cem", "dan")
 
 
@@ -37,7 +37,12 @@ def job(**balancing: Any) -> MARLJob:
             "spec": {
                 "policies": [{"name": name, "model": model, "pools": ["few"]} for name in NAMES],
                 "pools": [{"name": "few", "role": "engine", "max": 4}],
-                "balancing": {"hysteresisSeconds": 0.2, "turnsPerEngine": 10, **balancing},
+                "balancing": {
+                    "hysteresisSeconds": 0.2,
+                    "turnsPerEngine": 10,
+                    "shrinkSeconds": 0.5,
+                    **balancing,
+                },
                 "agents": [{"name": name, "policy": name} for name in NAMES],
                 "workflow": {"name": "debate"},
                 "data": {"uri": "gym://chain_sum"},

@@ -52,6 +52,7 @@ for entry in pathlib.Path("/proc").iterdir():
         if words[-3:-1] == [b"serve", sys.argv[1].encode()]:
             os.kill(int(entry.name), signal.SIGKILL)
 """
+METRICS = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090').read().decode())"
 MAIN = "main"
 Life = tuple[str, str, int]
 """A pod's name and uid, and how often its process was started again."""
@@ -244,6 +245,12 @@ class Job:
             return f'"process": "{role}"' in logs
 
         self.until(said, f"a log of {role}", 60)
+
+    def sampled(self, engine: str) -> float:
+        """Tokens, as the engine in this pod counts them."""
+        said = self.inside(engine, "python3", "-c", METRICS)
+        name = "flexmarl_engine_generated_tokens_total "
+        return sum(float(line.split()[1]) for line in said.splitlines() if line.startswith(name))
 
     def inside(self, pod: str, *command: str) -> str:
         """What a command prints beside the pod's process, if only that it failed."""

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from threading import Event
 
@@ -78,6 +79,16 @@ class Kubernetes:
         counts = {name: str(count) for name, count in resources.items()}
         patch = json.dumps({"status": {"capacity": counts, "allocatable": counts}})
         self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
+
+    @contextmanager
+    def devices(self, resource: str, count: int) -> Iterator[str]:
+        """A node that has so many of them, which nobody else asks for."""
+        name = self.node()
+        self.advertise(name, {resource: count})
+        try:
+            yield name
+        finally:
+            self.advertise(name, {resource: 0})
 
     def evidence(self, namespace: str) -> str:
         """What a person would ask for first when a test failed; on a cluster that does not answer

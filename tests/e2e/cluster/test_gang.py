@@ -6,9 +6,6 @@ feature gates GenericWorkload and GangScheduling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from flexmarl.contracts.cluster import GangKind
@@ -25,18 +22,10 @@ OTHERS = 4
 """Pods of the job but its engines: orchestrator, worker, experience and trainer."""
 
 
-@contextmanager
-def devices(cluster: Kubernetes, resource: str) -> Iterator[str]:
-    """A node that has three of them."""
+def skip_without_gangs(cluster: Kubernetes) -> None:
     api = API[GangKind.NATIVE]
     if "podgroups" not in cluster.kubectl("get", "--raw", f"/apis/{api}", check=False):
         pytest.skip(f"the cluster has no PodGroups of {api}")
-    name = cluster.node()
-    cluster.advertise(name, {resource: ROOM})
-    try:
-        yield name
-    finally:
-        cluster.advertise(name, {resource: 0})
 
 
 def gang(engines: int, resource: str, *, speed: int = 20) -> Spec:
@@ -71,8 +60,9 @@ def waits_for(job: Job, pods: int, resource: str) -> None:
 def test_a_job_one_pod_too_large_starts_none_of_its_pods_until_there_is_room_for_all(
     stage: Stage,
 ) -> None:
+    skip_without_gangs(stage.cluster)
     job, resource = stage.job(), "large.example/gpu"
-    with devices(stage.cluster, resource) as node:
+    with stage.cluster.devices(resource, ROOM) as node:
         job.submit(gang(ROOM + 1, resource))
         waits_for(job, OTHERS + ROOM + 1, resource)
         stage.cluster.advertise(node, {resource: ROOM + 1})
@@ -81,8 +71,9 @@ def test_a_job_one_pod_too_large_starts_none_of_its_pods_until_there_is_room_for
 
 @pytest.mark.long
 def test_a_gang_may_be_scaled_suspended_and_started_in_its_new_size(stage: Stage) -> None:
+    skip_without_gangs(stage.cluster)
     job, resource = stage.job(), "scaled.example/gpu"
-    with devices(stage.cluster, resource):
+    with stage.cluster.devices(resource, ROOM):
         spec = gang(ROOM, resource, speed=2)
         job.submit(spec)
         done = job.trains(1)

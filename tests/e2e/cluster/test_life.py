@@ -85,7 +85,7 @@ def test_a_pool_grows_by_itself_where_it_may_and_new_engines_work_within_seconds
     begun = time.monotonic()
     job.change(pools=[{**pool, "max": 4}])
     job.until(lambda: len(_engines(job)) == 4, "four engines", 60)
-    job.until(lambda: all(_sampled(job, pod) for pod in _engines(job) - old), "all work", 120)
+    job.until(lambda: all(job.sampled(pod) for pod in _engines(job) - old), "all work", 120)
     took = time.monotonic() - begun
     assert took < WORKS * slack()
     job.until(lambda: job.status()["pools"][0]["ready"] == 4, "the pool's pods in the status", 30)
@@ -123,11 +123,3 @@ def _deleted(job: Job) -> None:
 
 def _engines(job: Job) -> set[str]:
     return {pod["metadata"]["name"] for pod in job.pods("engine")}
-
-
-def _sampled(job: Job, pod: str) -> float:
-    """Tokens, as the engine counts them."""
-    read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9090').read().decode())"
-    said = job.inside(pod, "python3", "-c", read)
-    name = "flexmarl_engine_generated_tokens_total "
-    return sum(float(line.split()[1]) for line in said.splitlines() if line.startswith(name))

@@ -58,7 +58,7 @@ class PoolSpec(Model):
 
 
 class BalancingSpec(Model):
-    """When an engine of a pool goes from one policy to another, and when a pool grows."""
+    """When an engine of a pool goes from one policy to another, and when a pool grows or shrinks."""
 
     delta: Annotated[int, Field(ge=1, le=100000)] = 5
     """Turns that wait or are played, per engine, by which two policies must differ."""
@@ -67,6 +67,8 @@ class BalancingSpec(Model):
     waits for it."""
     turns_per_engine: Annotated[int, Field(ge=1, le=100000)] = 64
     """A pool grows, up to its max, until each of its engines has at most so many."""
+    shrink_seconds: Annotated[float, Field(ge=0, le=86400)] = 300.0
+    """It gives up engines, down to its min, only after it has wanted no more for so long."""
 
 
 class SecretKey(Model):

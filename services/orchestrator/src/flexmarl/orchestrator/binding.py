@@ -193,7 +193,7 @@ class Binder:
 
     def _scale(self, pool: Pool, wants: int, now: float, there: int) -> None:
         """Say how many engines are wanted; at first no fewer than there are."""
-        window = self._limits.shrink
+        window = self._balancing.shrink_seconds
         pool.wants.append((now, wants if now - self._started > window else max(wants, there)))
         pool.wanted, pool.wants = settled_scale(pool.wants, now, window)
         self._desk.wanted = {one.name: one.wanted for one in self._pools if one.wanted}
