@@ -33,8 +33,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    only = commands.add_parser("install", help="only fetch and compile")
-    only.add_argument("--api", action="store_true", help="what `api` needs, not a node")
+    only = commands.add_parser("install", help="only fetch, compile and build images")
+    only.add_argument("--api", action="store_true", help="what `api` needs: no node, no images")
     commands.add_parser("up")
     commands.add_parser("down")
     commands.add_parser("exec").add_argument("argv", nargs=argparse.REMAINDER)
@@ -55,7 +55,9 @@ def main() -> int:
             else:
                 require_root()
                 install(where)
-                Builder(where).base()
+                builder = Builder(where)
+                with builder.alone():
+                    builder.build([])
         case "up":
             node.up(gang=gang_scheduling())
         case "down":

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 
 from .images import Builder
@@ -25,17 +26,33 @@ DEFINITION, NAMESPACE = "marljobs.flexmarl.io", "flexmarl-system"
 """What the tests install, and delete at their end."""
 
 
+class Cluster(StrEnum):
+    """What FLEXMARL_E2E tells the tests."""
+
+    GIVEN = "given"
+    KIND = "kind"
+    NODE = "node"
+
+
 def run(where: Layout, pytest_arguments: list[str], *, full: bool, gang: bool) -> int:
     select = ["-m", "cluster" if full else "cluster and not full"]
     files = [] if any(each.startswith(TESTS) for each in pytest_arguments) else [TESTS]
     pytest = [sys.executable, "-m", "pytest", *select, "--durations=15", *pytest_arguments, *files]
     with tempfile.TemporaryDirectory() as directory:
         images = Path(directory) / "images.yaml"
-        if os.environ.get("KUBECONFIG"):
-            return _on_given(pytest, images)
-        if _docker_runs():
-            return _on_kind(pytest, images, Path(directory) / "kubeconfig")
-        return _on_own(where, pytest, images, gang=gang)
+        match chosen():
+            case Cluster.GIVEN:
+                return _on_given(pytest, images)
+            case Cluster.KIND:
+                return _on_kind(pytest, images, Path(directory) / "kubeconfig")
+            case Cluster.NODE:
+                return _on_own(where, pytest, images, gang=gang)
+
+
+def chosen() -> Cluster:
+    if os.environ.get("KUBECONFIG"):
+        return Cluster.GIVEN
+    return Cluster.KIND if _docker_runs() else Cluster.NODE
 
 
 def _on_given(pytest: list[str], images: Path) -> int:
@@ -46,9 +63,9 @@ def _on_given(pytest: list[str], images: Path) -> int:
             "KUBECONFIG is set: set REGISTRY too, to a registry that its nodes pull from, "
             "for example REGISTRY=registry.example/team"
         )
-    _python(IMAGES, "build")
+    _build()
     _python(IMAGES, "push", f"--registry={registry}", f"--output={images}")
-    return _pytest(pytest, images, "given", {})
+    return _pytest(pytest, images, Cluster.GIVEN, {})
 
 
 def _refuse_if_served() -> None:
@@ -74,7 +91,7 @@ def _on_kind(pytest: list[str], images: Path, kubeconfig: Path) -> int:
         raise MissingError(
             "docker runs, so kind is used: install kind, kubectl and helm, or set KUBECONFIG"
         )
-    _python(IMAGES, "build")
+    _build()
     known = subprocess.run(["kind", "get", "clusters"], check=True, capture_output=True, text=True)
     started = KIND not in known.stdout.split()
     if started:
@@ -84,7 +101,7 @@ def _on_kind(pytest: list[str], images: Path, kubeconfig: Path) -> int:
         tags = _tags()
         _command("kind", "load", "docker-image", f"--name={KIND}", *tags.values())
         images.write_text("".join(f"{name}: {tag}\n" for name, tag in tags.items()))
-        return _pytest(pytest, images, "kind", {"KUBECONFIG": str(kubeconfig)})
+        return _pytest(pytest, images, Cluster.KIND, {"KUBECONFIG": str(kubeconfig)})
     finally:
         if started:
             _command("kind", "delete", "cluster", f"--name={KIND}")
@@ -98,7 +115,7 @@ def _on_own(where: Layout, pytest: list[str], images: Path, *, gang: bool) -> in
             with builder.alone():
                 builder.build([])
                 node.push([], builder, images)
-            environment = {"FLEXMARL_E2E": "node", "FLEXMARL_E2E_IMAGES": str(images)}
+            environment = {"FLEXMARL_E2E": Cluster.NODE, "FLEXMARL_E2E_IMAGES": str(images)}
             return node.run(pytest, **environment)
         finally:
             if started and not node.others_use_it():
@@ -112,11 +129,16 @@ def _tags() -> dict[str, str]:
     return dict(line.split(": ", 1) for line in said.stdout.splitlines())
 
 
-def _pytest(pytest: list[str], images: Path, kind: str, more: dict[str, str]) -> int:
-    environment = {"FLEXMARL_E2E": kind, "FLEXMARL_E2E_IMAGES": str(images), **more}
+def _pytest(pytest: list[str], images: Path, where: Cluster, more: dict[str, str]) -> int:
+    environment = {"FLEXMARL_E2E": where, "FLEXMARL_E2E_IMAGES": str(images), **more}
     return subprocess.run(
         pytest, cwd=REPO, env={**os.environ, **environment}, check=False
     ).returncode
+
+
+def _build() -> None:
+    base = os.environ.get("BASE")  # as `make images` has it
+    _python(IMAGES, "build", *([f"--base={base}"] if base else []))
 
 
 def _python(*arguments: str) -> None:

@@ -121,12 +121,18 @@ def _compile(where: Layout, programs: Sequence[Program]) -> None:
         _run([go, "build", *options, "-o", str(output), each.package], cwd=module, env=environment)
         for old in where.programs.glob(f".{each.name}-*"):
             old.unlink()
+        if each.name == "kube":
+            _link(where)
         stamps[each].touch()
+    shutil.rmtree(caches)
+
+
+def _link(where: Layout) -> None:
+    """The names by which that one program is what it is started as."""
     for name in KUBE:
         link = where.programs / name
         link.unlink(missing_ok=True)
         link.symlink_to("kube")
-    shutil.rmtree(caches)
 
 
 def _fingerprint(program: Program) -> str:
