@@ -72,6 +72,15 @@ async def test_the_crash_is_kept_and_everyone_s_last_words(world: World, tmp_pat
         assert await kept(world) == said
 
 
+async def test_what_a_node_says_in_place_of_a_log_is_not_kept(world: World, tmp_path: Path) -> None:
+    async with kubelet(world, tmp_path) as node:
+        key = await fails(world, node)
+        removed = b"unable to retrieve container logs for containerd://4f2a"
+        node.logs[ENGINE, "main", True] = removed
+        await world.look(key)
+        assert set(await kept(world)) == {f"{pod}.log" for pod in await world.names("Pod")}
+
+
 @pytest.mark.parametrize("why", ["a quota", "a silent node"])
 async def test_evidence_that_cannot_be_kept_holds_no_pods(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str

@@ -83,15 +83,16 @@ def test_what_keeps_a_trainers_tensors_is_killed_by_itself_in_the_middle_of_a_st
 
 
 @pytest.mark.parametrize(
-    ("role", "field", "says"),
+    ("role", "field", "says", "lives"),
     [
-        ("orchestrator", "orchestrator", "after 1 restarts"),
-        ("rollout-worker", "worker", "more often than the 1 restarts"),
-        ("trainer", "trainer", "more often than the 1 restarts"),
+        ("orchestrator", "orchestrator", "after 1 restarts", 2),
+        # Of containers that start again in their pod the node has removed the first.
+        ("rollout-worker", "worker", "more often than the 1 restarts", 1),
+        ("trainer", "trainer", "more often than the 1 restarts", 1),
     ],
 )
 def test_a_role_that_fails_too_often_fails_the_job(
-    stage: Stage, role: str, field: str, says: str
+    stage: Stage, role: str, field: str, says: str, lives: int
 ) -> None:
     job = stage.job()
     job.submit(team(steps=100, roles={field: {"restartPolicy": {"max": 1}}}))
@@ -109,6 +110,4 @@ def test_a_role_that_fails_too_often_fails_the_job(
     roles = json.loads(kept["metadata"]["annotations"]["flexmarl.io/roles"])
     assert {*roles.values()} == {*ROLES}
     said = [kept["data"][entry] for entry, of in roles.items() if of == role]
-    assert len(said) == 2, "each of its lives"
-    # A third one may have begun meanwhile, and may have had no time to say anything.
-    assert any(f'"process": "{role}"' in life for life in said)
+    assert sum(f'"process": "{role}"' in life for life in said) >= lives, said

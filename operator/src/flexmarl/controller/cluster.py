@@ -22,6 +22,8 @@ SECONDS = 30.0
 PAGE = 500
 UNFIT = "failed to create typed patch object"
 """How the words begin with which an API server answers 500 to an apply that its schema forbids."""
+REMOVED = b"unable to retrieve container logs for "
+"""How that begins which a kubelet answers, with 200, for a container that it has removed."""
 PLURALS = {
     "MARLJob": ("apis/flexmarl.io/v1alpha1", "marljobs"),
     "Namespace": ("api/v1", "namespaces"),
@@ -209,9 +211,10 @@ class Cluster:
         query += [("previous", "true")] if previous else []
         at = f"{path('Pod', namespace, pod)}/log"
         try:
-            return await self._raw("GET", at, query=query, seconds=seconds)
+            found = await self._raw("GET", at, query=query, seconds=seconds)
         except RefusedError:
             return b""
+        return b"" if found.startswith(REMOVED) else found
 
     async def call(self, method: str, at: str, **more: Any) -> Manifest:
         """Any request; what is answered as JSON. RefusedError."""
