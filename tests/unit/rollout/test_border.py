@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flexmarl.rollout import border
-from flexmarl.rollout.border import ExitError, OverdueError, contained, waiting
+from flexmarl.rollout.border import ExitError, OverdueError, exits, waiting
 from flexmarl.rollout.rewards.threads import DaemonThreads
 
 Code = Callable[[], Coroutine[Any, Any, Any]]
@@ -42,16 +42,19 @@ async def test_whatever_is_raised_comes_out_as_an_exception(error: BaseException
         await border.call(raising(error), 60)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
-async def test_an_exit_of_a_task_of_the_code_s_own_ends_nothing_else(error: BaseException) -> None:
-    async def code() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(raising(error)())
-            group.create_task(raising(error)()).cancel()
+@pytest.mark.parametrize("error", EXITS, ids=repr)
+async def test_whatever_is_raised_at_once_comes_out_as_an_exception(error: BaseException) -> None:
+    with pytest.raises(ExitError, match=type(error).__name__), exits():
+        raise error
 
-    with contained(), pytest.raises(ExceptionGroup) as raised:
-        await border.call(code, 60)
-    assert raised.group_contains(ExitError, match=type(error).__name__)
+
+async def test_an_error_that_cannot_say_what_it_is_is_told_by_its_kind() -> None:
+    class Mute(BaseException):
+        def __str__(self) -> str:
+            raise SystemExit(3)
+
+    with pytest.raises(ExitError, match="Mute"):
+        await border.call(raising(Mute()), 60)
 
 
 async def test_code_that_cancels_itself_has_failed_and_nobody_else() -> None:

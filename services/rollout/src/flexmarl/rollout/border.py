@@ -4,14 +4,14 @@ Workflows with their tools and environments, rewards and filters run here. Out o
 and exceptions; what ends programs or tasks elsewhere (`sys.exit` in a tool, a child that was
 cancelled and is awaited) is an error like any other. What takes too long is cancelled, and left
 alone when it does not end of that. Waiting for what many calls share is not part of the time that
-one may take.
+one may take. What code leaves behind in the event loop is `unawaited`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ class ExitError(Exception):
     """The code raised what is no error of a program, as SystemExit and CancelledError."""
 
     def __init__(self, raised: BaseException) -> None:
-        super().__init__(f"{type(raised).__name__}: {raised}".rstrip(": "))
+        super().__init__(words(raised).rstrip(": "))
         self.raised = raised
 
 
@@ -120,35 +120,57 @@ def waiting() -> Iterator[None]:
 
 
 @contextmanager
-def contained() -> Iterator[None]:
-    """While it lasts, tasks that the user's code starts do not end the event loop either, as those
-    that raise SystemExit do elsewhere."""
-    loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
-    loop.set_task_factory(_task)
+def exits() -> Iterator[None]:
+    """Out of the block, which runs code of the user's, comes an Exception, whatever was raised."""
     try:
         yield
-    finally:
-        loop.set_task_factory(before)
+    except Exception:
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _is_to_end():
+            raise
+        raise ExitError(error) from error
+
+
+def is_called() -> bool:
+    """Whether this is the user's code, or what it left behind."""
+    return _CLOCK.get() is not None
+
+
+def words(error: BaseException) -> str:
+    """Its kind and what it says, if it can: its class may be the user's."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except BaseException:
+        return kind
+
+
+def raised_at(error: BaseException) -> str:
+    """Its kind and the line that raised it: what is alike in many episodes."""
+    raised = error.raised if isinstance(error, ExitError) else error
+    frames = traceback.extract_tb(raised.__traceback__)
+    at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(raised).__name__}{at}"
 
 
 async def _within(clock: Clock, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    own = asyncio.current_task()
-    assert own is not None
     try:
         async with clock.limit:
-            return await function()
+            with exits():
+                return await function()
     except TimeoutError as error:
         if clock.limit.expired():
             raise OverdueError from error
         raise
-    except BaseException as error:
-        told_to_end = isinstance(error, asyncio.CancelledError) and own.cancelling()
-        if told_to_end or isinstance(error, Exception):
-            raise
-        raise ExitError(error) from error
     finally:
         clock.over()
+
+
+def _is_to_end() -> bool:
+    """Whether somebody has cancelled this very task."""
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())
 
 
 def _leave(task: asyncio.Task[Any]) -> None:
@@ -164,34 +186,3 @@ def _ended(task: asyncio.Task[Any]) -> None:
     _LEFT.discard(task)
     if not task.cancelled():
         task.exception()  # seen: nobody waits for it any more
-
-
-def _task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
-    if _CLOCK.get() is not None and inspect.iscoroutine(work):
-        work = _Contained(work)
-    return asyncio.Task(work, loop=loop, **more)
-
-
-class _Contained(Coroutine[Any, Any, ResultT]):
-    """A coroutine out of which no exit comes."""
-
-    def __init__(self, inner: Coroutine[Any, Any, ResultT]) -> None:
-        self._inner = inner
-
-    def send(self, value: Any) -> Any:
-        try:
-            return self._inner.send(value)
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise ExitError(error) from error
-
-    def throw(self, *error: Any) -> Any:
-        try:
-            return self._inner.throw(*error)
-        except (SystemExit, KeyboardInterrupt) as raised:
-            raise ExitError(raised) from raised
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __await__(self) -> Generator[Any, Any, ResultT]:
-        return self._inner.__await__()

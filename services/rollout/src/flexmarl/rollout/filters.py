@@ -68,7 +68,8 @@ class FunctionFilter:
         try:
             kept = await self._called(group)
             if not isinstance(kept, bool):
-                raise TypeError(f"a filter returns True or False, not {kept!r}")
+                with border.exits():  # of its text
+                    raise TypeError(f"a filter returns True or False, not {kept!r}")
             return kept
         except Exception as error:  # the border to the user's code: anything may come out of it
             if not self._told:

@@ -8,8 +8,7 @@ group is void, and the orchestrator decides.
 from __future__ import annotations
 
 import math
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,15 @@ import structlog
 
 from flexmarl.data.tasks import Task
 from flexmarl.rollout import border
-from flexmarl.rollout.border import ExitError, OverdueError
+from flexmarl.rollout.border import ExitError, OverdueError, raised_at, words
 from flexmarl.rollout.episode import Episode, Player
 from flexmarl.rollout.groups import Outcome, Played
+from flexmarl.rollout.once import Once
 from flexmarl.rollout.rewards.errors import RewardError, RewardTimeoutError
 from flexmarl.rollout.rewards.runner import Reward, per_agent
 from flexmarl.rollout.workflows.base import Workflow
 from flexmarl.runtime.errors import InvalidJobError, UnavailableError
 
-MOST_KINDS = 256
 DETAIL_CHARACTERS = 500
 log = structlog.get_logger()
 
@@ -40,7 +39,7 @@ class EpisodePlayer:
     ) -> None:
         self._workflow, self._reward = workflow, reward
         self._agents, self._seconds = tuple(agents), seconds
-        self._kinds: set[tuple[str, str]] = set()
+        self._once = Once()
 
     async def play(
         self, number: int, task: Task, seed: int, players: Sequence[Player], train: bool
@@ -91,11 +90,13 @@ class EpisodePlayer:
             said: Any = episode.returned
             if self._reward is not None:
                 said = await self._reward.reward(task, episode)
-            rewards = per_agent(said, self._agents)
-            for turn in episode.turns:
-                reward = turn.reply.reward
-                if reward is not None and not math.isfinite(reward):
-                    raise RewardError(f"the reward of a turn of {turn.agent!r} is {reward}")
+            with border.exits():  # numbers may be the user's, too
+                rewards = per_agent(said, self._agents)
+                for turn in episode.turns:
+                    reward = turn.reply.reward
+                    if reward is not None and not math.isfinite(reward):
+                        raise RewardError(f"the reward of a turn of {turn.agent!r} is {reward}")
+                    turn.reply.reward = None if reward is None else float(reward)
         except InvalidJobError:
             raise
         except RewardError as error:
@@ -109,19 +110,12 @@ class EpisodePlayer:
         late = isinstance(error, RewardTimeoutError)
         outcome = Outcome.REWARD_TIMEOUT if late else Outcome.REWARD_ERROR
         text = str(error)[:DETAIL_CHARACTERS]
-        self._once(outcome, text[:80], lambda: log.warning("no reward", why=outcome, detail=text))
+        if self._once.first((outcome, text[:80])):
+            log.warning("no reward", why=outcome, detail=text)
         return outcome, text
 
     def _broken(self, outcome: Outcome, error: Exception) -> tuple[Outcome, str]:
+        if self._once.first((outcome, raised_at(error))):
+            log.error("episode failed", why=outcome, exc_info=error)
         raised = error.raised if isinstance(error, ExitError) else error
-        frames = traceback.extract_tb(raised.__traceback__)
-        at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        where = f"{type(raised).__name__}{at}"
-        self._once(outcome, where, lambda: log.error("episode failed", why=outcome, exc_info=error))
-        return outcome, f"{type(raised).__name__}: {raised}"[:DETAIL_CHARACTERS]
-
-    def _once(self, outcome: Outcome, kind: str, say: Callable[[], object]) -> None:
-        """Say it for the first of a kind; thousands of episodes may fail alike."""
-        if (outcome, kind) not in self._kinds and len(self._kinds) < MOST_KINDS:
-            self._kinds.add((outcome, kind))
-            say()
+        return outcome, words(raised)[:DETAIL_CHARACTERS]

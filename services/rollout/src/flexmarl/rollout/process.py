@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -14,17 +15,20 @@ from flexmarl.contracts.policy import PolicySpec
 from flexmarl.experience.allocation import keep_freed_memory
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import known_vocabulary, load_tokenizer
-from flexmarl.rollout.border import contained
+from flexmarl.rollout.border import exits
 from flexmarl.rollout.engine_pool import EnginePool
 from flexmarl.rollout.external import ExternalPolicy
 from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.plugins import add_code_path
 from flexmarl.rollout.prompts import PromptEncoder
-from flexmarl.rollout.rewards.runner import make_reward
+from flexmarl.rollout.rewards.runner import Reward, make_reward
 from flexmarl.rollout.server import register
 from flexmarl.rollout.stall import dying_when_stalled
-from flexmarl.rollout.worker import Store, Worker
+from flexmarl.rollout.storing import Store
+from flexmarl.rollout.unawaited import contained
+from flexmarl.rollout.worker import Worker
+from flexmarl.rollout.workflows.base import Workflow
 from flexmarl.rollout.workflows.registry import make_workflow
 from flexmarl.runtime.errors import InvalidJobError
 from flexmarl.runtime.grpc import serving
@@ -76,8 +80,9 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
         stack.enter_context(contained())
         for part in (workflow, reward):
             if part is not None:
-                stack.push_async_callback(part.close)
-                await part.start()
+                stack.push_async_callback(partial(_close, part))
+                with exits():
+                    await part.start()
         externals = {
             policy.name: await stack.enter_async_context(_external(policy))
             for policy in spec.policies
@@ -99,6 +104,14 @@ async def working(job: MARLJob, base_dir: Path, token: str, store: Store) -> Asy
             store=store,
             keep=keep,
         )
+
+
+async def _close(part: Workflow | Reward) -> None:
+    try:
+        with exits():
+            await part.close()
+    except Exception as error:  # the user's: anything may be raised, and the worker ends anyhow
+        log.error("code of the job did not close", exc_info=error)
 
 
 def _encoder(policy: PolicySpec, base_dir: Path) -> PromptEncoder:

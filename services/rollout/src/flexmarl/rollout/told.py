@@ -9,6 +9,7 @@ from prometheus_client import Counter
 
 from flexmarl.experience.samples import PolicySamples
 from flexmarl.rollout.groups import GroupOrder, Outcome, Played
+from flexmarl.rollout.once import Once
 
 EPISODES = Counter("flexmarl_rollout_episodes_total", "Episodes played.", ["outcome"])
 TURNS = Counter("flexmarl_rollout_turns_total", "Turns taken in finished episodes.")
@@ -19,17 +20,14 @@ EMPTY = Counter(
     "flexmarl_rollout_empty_markers_total", "Groups that a policy learns nothing from.", ["policy"]
 )
 
-MOST_TOLD = 256
-"""Tasks and policies that teach nothing and are told of, each once."""
-
 log = structlog.get_logger()
 
 
 class Told:
-    """What has been said already."""
+    """Tasks and policies that teach nothing, each once."""
 
     def __init__(self) -> None:
-        self._ids: set[tuple[str, str]] = set()
+        self._once = Once()
 
     def of_nothing(
         self, order: GroupOrder, episodes: tuple[Played, ...], samples: tuple[PolicySamples, ...]
@@ -40,15 +38,13 @@ class Told:
             if not each.sequences and each.policy in routed:
                 EMPTY.labels(each.policy).inc()
                 if any(played.outcome.counts for played in episodes):
-                    self._once("a policy took no turn", each.policy)
+                    self._tell("a policy took no turn", each.policy)
         if not any(played.outcome is Outcome.OK for played in episodes):
             outcomes = Tally(str(played.outcome) for played in episodes)
-            self._once("no episode of a task counts", order.task.id, outcomes=dict(outcomes))
+            self._tell("no episode of a task counts", order.task.id, outcomes=dict(outcomes))
 
-    def _once(self, event: str, id_: str, **facts: object) -> None:
-        """Say it the first time for what goes by `id_`."""
-        if (event, id_) not in self._ids and len(self._ids) < MOST_TOLD:
-            self._ids.add((event, id_))
+    def _tell(self, event: str, id_: str, **facts: object) -> None:
+        if self._once.first((event, id_)):
             log.warning(event, id=id_, **facts)
 
 
