@@ -145,7 +145,7 @@ async def team(
 ) -> AsyncIterator[Team]:
     """A new submission of `job`, with empty memory."""
     (folder / "tasks.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    (folder / "held-out.jsonl").write_text("".join(json.dumps(r) + "\n" for r in RECORDS[:4]))
+    (folder / "held-out.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records[:4]))
     uid = f"default/orchestrated/{next(_uids)}"
     async with AsyncExitStack() as stack:
 

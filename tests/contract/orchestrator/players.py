@@ -17,7 +17,8 @@ import numpy as np
 from tests.contract.orchestrator.fakes import FakeEngine
 
 from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
-from flexmarl.data.difficulty import as_note, evidence
+from flexmarl.data.difficulty import evidence
+from flexmarl.data.notes import Note
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.experience.samples import (
     PolicySamples,
@@ -111,17 +112,14 @@ class FakeWorker(rollout_pb2_grpc.RolloutServicer):
 
     def _note(self, request: rollout_pb2.RunGroupRequest) -> bytes:
         said = self._finished(request, duplicate=False, dropped=False, oldest=None)
-        return as_note(
-            evidence(
-                (
-                    (agent, stats.reward)
-                    for episode in said.episodes
-                    for agent, stats in episode.agents.items()
-                    if stats.HasField("reward")
-                ),
-                1.0,
-            )
+        scored = (
+            (agent, stats.reward)
+            for episode in said.episodes
+            for agent, stats in episode.agents.items()
+            if stats.HasField("reward")
         )
+        drawn = (request.id.step, request.id.index) if request.hold else None
+        return Note(evidence(scored, 1.0), drawn).encoded()
 
     def _version(self, route: rollout_pb2.Route) -> int:
         """That of an engine which serves the route. StalePolicyError: there is none."""

@@ -15,6 +15,7 @@ from tests.contract.orchestrator.test_pipeline import until
 from tests.contract.orchestrator.test_selection import OVERLAPS
 from tests.unit.orchestrator.jobs import make_job
 
+from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.tasks import tasks_of_step
 from flexmarl.runtime.errors import JobFailedError
 
@@ -56,6 +57,19 @@ async def test_a_group_that_may_not_start_yet_keeps_none_behind_it_from_starting
         gate.set()
         await run
         around.assert_every_task_was_trained_once()
+
+
+async def test_held_out_tasks_are_played_by_those_that_they_name(
+    tmp_path: Path, store_server: Server
+) -> None:
+    held_out = {"data": {"uri": "file://held-out.jsonl"}, "everySteps": 2}
+    job = make_job(workflow={"name": "solver-verifier", "participants": "who"}, eval=held_out)
+    async with team(job, tmp_path, store_server, records=ALONE_OR_NOT) as around:
+        await around.run()
+        asked = [r for r in around.requests if r.purpose == rollout_pb2.EVAL]
+        assert {(r.task_id, route.policy) for r in asked for route in r.routes} == {
+            ("0", "p0"), ("0", "p1"), ("1", "p0"), ("2", "p0"), ("2", "p1"), ("3", "p0")
+        }  # fmt: skip
 
 
 def tasks_of(around: Team, step: int) -> list[str]:

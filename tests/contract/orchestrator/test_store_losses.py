@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 from tests.contract.experience.conftest import Server, running
-from tests.contract.orchestrator.conftest import Team, team
+from tests.contract.orchestrator.conftest import QUICK, Team, team
 from tests.contract.orchestrator.test_crashes import stop_before_the_state
-from tests.contract.orchestrator.test_pipeline import at, crash, until
+from tests.contract.orchestrator.test_pipeline import at, crash, stale, until
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.experience.client import ExperienceClient
@@ -19,6 +21,31 @@ from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.keys import Keys
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.runtime.errors import FencedError
+
+
+async def test_a_store_that_is_away_while_a_step_is_trained_costs_no_group_in_flight(
+    tmp_path: Path,
+) -> None:
+    """On one machine, and for longer than an orchestrator waits that needs it."""
+    with running() as server:
+        async with team(make_job(pipeline=stale(1)), tmp_path, server) as around:
+            worker, stored = around.workers[0], list[tuple[int, int]]()
+            worker.on_stored = stored.append
+            trained = around.trainers[0].gates["p0", 1] = asyncio.Event()
+            played = worker.gates[2, 0] = asyncio.Event()
+            run = asyncio.ensure_future(around.run(replace(QUICK, store=0.5, short_call=0.5)))
+            await until(lambda: (2, 0) in map(at, around.requests))
+            await until(lambda: sum(step == 1 for step, _ in stored) == 6)
+            await asyncio.sleep(2 * QUICK.confirm)
+            await asyncio.to_thread(server.stop, signal.SIGKILL)
+            await asyncio.sleep(1.5)
+            assert not run.done(), run
+            await asyncio.to_thread(server.start)
+            played.set()
+            trained.set()
+            await run
+            around.assert_every_task_was_trained_once()
+            assert [at(request) for request in around.requests].count((2, 0)) == 1
 
 
 async def test_groups_that_nobody_has_trained_yet_are_played_again(

@@ -176,7 +176,7 @@ class Refusing:
         self.places: list[GroupId] = []
 
     async def append_group(
-        self, group: GroupId, task_id: str, samples: Any, note: bytes = b""
+        self, group: GroupId, task_id: str, samples: Any, note: bytes = b"", **when: Any
     ) -> bool:
         self.places.append(group)
         if self.errors:
@@ -184,12 +184,15 @@ class Refusing:
         return True
 
 
-async def test_after_an_outage_a_group_can_only_go_where_it_may_be_already(stage: Any) -> None:
+async def test_after_an_outage_a_group_can_only_go_where_it_may_be_already(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexmarl.rollout.worker.PLACE_SECONDS", 0.1)
     store = Refusing(UnavailableError("away"))
     async with stage(SINGLE, store=store) as played:
         await played.run(id=group(1, 1, 0), hold=True)
         code = await code_of(place(played, group(1, 1, 0), group(1, 1, 4)))
-        assert code is grpc.StatusCode.UNAVAILABLE
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         code = await code_of(place(played, group(1, 1, 0), group(1, 1, 5)))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         await place(played, group(1, 1, 0), group(1, 1, 4))

@@ -9,9 +9,10 @@ import grpc
 import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
-from tests.contract.rollout.test_selection import MINE, SINGLE, TWO, counted, group
+from tests.contract.rollout.test_selection import MINE, SINGLE, TWO, code_of, counted, group
 
 from flexmarl.experience.samples import GroupId
+from flexmarl.rollout.border import ExitError
 
 
 async def test_a_task_that_always_times_out_is_counted_and_told_once_with_its_id(
@@ -76,6 +77,75 @@ async def test_what_goes_wrong_is_told_with_the_group_and_the_task(stage: Any) -
             ("episode failed", "1/2/3", "t"),
             ("no episode of a task counts", "1/2/3", "t"),
         ]
+
+
+async def test_a_callback_that_exits_ends_no_worker_and_is_told_once_with_its_group(
+    stage: Any,
+) -> None:
+    code = """
+import asyncio, sys
+async def run(task, team):
+    asyncio.get_running_loop().call_later(0, sys.exit)
+    await team['solver'].chat('x')
+    return 1.0
+"""
+    async with stage(MINE, code) as played:
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            for index in range(2):
+                finished = await played.run(id=group(1, 1, index))
+                assert {episode.outcome for episode in finished.episodes} == {"ok"}
+        told = [(entry["event"], entry["group"], entry["task"]) for entry in logs]
+        assert told == [("code of the job failed, and nobody waits for it", "1/1/0", "t")]
+
+
+NUMBER = """
+import sys
+from decimal import Decimal
+class Odd:
+    def __float__(self):
+        sys.exit(3)
+async def run(task, team):
+    (await team['solver'].chat('x')).reward = Decimal('0.5')
+    return Odd() if team['solver'].seed % 2 else 1.0
+"""
+
+
+async def test_a_reward_that_is_no_plain_number_costs_its_episode_at_most(stage: Any) -> None:
+    overlong = "\npipeline: {overlong: {buffer: 4}}"
+    async with stage(MINE + overlong, NUMBER) as played:
+        finished = await played.run()
+        assert {each.outcome for each in finished.episodes} == {"ok", "reward-error"}
+        for sequence in played.samples["solver"].sequences:
+            assert [turn.reward for turn in sequence.turns] == [0.5]
+
+
+CLASS = """
+import sys
+from flexmarl.rollout.api import Workflow
+class Mine(Workflow):
+    async def start(self):
+        {start}
+    async def close(self):
+        {close}
+    async def run(self, task, team):
+        await team['solver'].chat('x')
+        return 1.0
+"""
+
+
+async def test_a_workflow_that_exits_when_it_closes_leaves_the_end_as_it_is(stage: Any) -> None:
+    with capture_logs() as logs:
+        code = CLASS.format(start="pass", close="sys.exit(3)")
+        async with stage("workflow: {entrypoint: 'mine:Mine'}", code) as played:
+            await played.run()
+    assert [entry["event"] for entry in logs] == ["code of the job did not close"]
+
+
+async def test_a_workflow_that_exits_when_it_starts_is_an_error_like_any(stage: Any) -> None:
+    code = CLASS.format(start="sys.exit(3)", close="pass")
+    with pytest.raises(ExitError, match="SystemExit: 3"):
+        async with stage("workflow: {entrypoint: 'mine:Mine'}", code):
+            pass
 
 
 async def test_a_policy_that_never_acts_is_counted_and_told_once(stage: Any) -> None:
@@ -155,3 +225,19 @@ async def test_a_played_group_waits_for_room_and_is_sampled_once(
         assert not any(each.duplicate for each in await asyncio.gather(*playing))
         assert len(played.engines["solver"].turns) == 4 * 8
         assert len(kept_groups.groups) == 8
+
+
+async def test_a_worker_that_has_too_many_groups_says_that_it_has_no_room(
+    stage: Any, kept_groups: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is no failure of the group, however long it lasts."""
+    monkeypatch.setattr("flexmarl.rollout.worker.MOST_GROUPS", 1)
+    store = Full(kept_groups)
+    async with stage(SINGLE, store=store) as played:
+        first = asyncio.ensure_future(played.run(id=group(1, 1, 0)))
+        async with asyncio.timeout(60):
+            while not store.waiting:  # noqa: ASYNC110 - it came over gRPC
+                await asyncio.sleep(0.01)
+        assert await code_of(played.run(id=group(1, 1, 1))) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        store.room.set()
+        await first

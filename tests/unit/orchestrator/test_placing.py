@@ -1,4 +1,4 @@
-"""A place is written down before anything is stored in it, whatever becomes of the storing."""
+"""Whole groups go to their places, whatever becomes of the storing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class Recording:
         self.done = asyncio.Event()
         self._failures = list(failures)
 
-    async def remember(self) -> None:
-        await asyncio.sleep(0)
-        self.events.append(f"written {sorted(self.draws.placed)}")
-
     async def store(self, worker: str, draw: int, place: Place) -> None:
         self.events.append(f"{worker} stores {draw} at {place}")
         if self._failures:
@@ -48,7 +44,7 @@ class Recording:
 
 async def events_of(owner: Recording, said: Said) -> list[str]:
     """What happens to one whole draw."""
-    placing = Placing(owner, owner.draws, owner.remember)
+    placing = Placing(owner, owner.draws)
     owner.draws.issue(0, 0)
     running = asyncio.ensure_future(placing.run())
     placing.whole(0, "w", said)
@@ -58,17 +54,13 @@ async def events_of(owner: Recording, said: Said) -> list[str]:
     return owner.events
 
 
-async def test_a_place_is_written_down_before_the_group_is_stored_there() -> None:
-    finished = rollout_pb2.GroupFinished()
-    assert await events_of(Recording(), finished) == [
-        "written [(0, 0)]", "w stores 0 at (0, 0)", "placed 0"
-    ]  # fmt: skip
+async def test_a_whole_group_is_stored_by_the_worker_that_holds_it() -> None:
+    events = await events_of(Recording(), rollout_pb2.GroupFinished())
+    assert events == ["w stores 0 at (0, 0)", "placed 0"]
 
 
 async def test_a_draw_that_was_given_up_is_stored_empty() -> None:
-    assert await events_of(Recording(), "three tries") == [
-        "written [(0, 0)]", "empty 0 at (0, 0)", "placed 0"
-    ]  # fmt: skip
+    assert await events_of(Recording(), "three tries") == ["empty 0 at (0, 0)", "placed 0"]
 
 
 @pytest.mark.parametrize(("failures", "tries"), [
@@ -94,7 +86,7 @@ async def test_room_in_the_store_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 async def test_what_came_to_be_stored_meanwhile_is_let_go_of() -> None:
     """Its step was trained: the call that should have stored it was answered to nobody."""
     owner = Recording()
-    placing = Placing(owner, owner.draws, owner.remember)
+    placing = Placing(owner, owner.draws)
     owner.draws.issue(0, 0)
     owner.draws.placed[0, 0] = 0
     owner.draws.issue(owner.draws.lost((0, 0)), 0)

@@ -8,7 +8,6 @@ considered once per epoch, and everything follows from (seed, outcomes of earlie
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +29,6 @@ def evidence(rewards: Iterable[tuple[str, float]], solved: float) -> Evidence:
         agent: (sum(reward >= solved for reward in scored) / len(scored), len(scored))
         for agent, scored in sorted(own.items())
     }
-
-
-def as_note(found: Evidence) -> bytes:
-    """As it lies beside its group in the store, where no restart can lose it."""
-    return json.dumps(found).encode()
-
-
-def from_note(note: bytes) -> Evidence:
-    return {agent: (share, scored) for agent, (share, scored) in json.loads(note).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from flexmarl.orchestrator.calls import StateLostError
 from flexmarl.orchestrator.step import Parts, Step
+from flexmarl.runtime.errors import UnavailableError
 
 
 class Owner(Protocol):
@@ -34,7 +35,11 @@ async def confirm(owner: Owner, parts: Parts) -> None:
             continue  # trained
         lacking: Collection[int] = ()
         if step.complete.is_set():
-            found = await parts.experience.stored(step.number)
+            try:
+                async with asyncio.timeout(parts.limits.short_call):
+                    found = await parts.experience.stored(step.number)
+            except (UnavailableError, TimeoutError):
+                continue  # who works with the store waits for it; what is played goes on
             lacking = step.lost(range(step.total) if found.closed else found.indexes)
         ahead = [name for name, each in versions.items() if each.version > step.number]
         if step.missing and ahead:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from flexmarl.data.notes import Note
 from flexmarl.orchestrator.admission import Place, due, may_take
 
 
@@ -142,21 +143,39 @@ class Draws:
         )
 
 
-def restored(text: str, fresh: Draws, stored: Iterable[Place]) -> Draws:
-    """What `dump` kept, for a new incarnation: nothing is being played any more.
+def lying(stored: Mapping[int, Mapping[int, bytes]], per_step: int) -> dict[Place, int | None]:
+    """Which draw lies where; None if its note does not say so."""
+    return {
+        (step, index): _draw(Note.read(note), per_step)
+        for step, notes in stored.items()
+        for index, note in notes.items()
+    }
 
-    A placed draw that is not among the `stored` places never got there, or the job fell back to
-    before it was: it is to be issued again.
+
+def _draw(note: Note, per_step: int) -> int | None:
+    if note.drawn is None:
+        return None
+    step, index = note.drawn
+    return step * per_step + index
+
+
+def restored(text: str, fresh: Draws, stored: Mapping[Place, int | None]) -> Draws:
+    """For a new incarnation, in which nothing is being played: what `dump` kept when a step was
+    trained last, and what is `stored` now, which draw in which place (None: as `dump` has it).
+
+    A draw that is not stored never got there, or the job fell back to before it did: it is to be
+    issued again.
     """
     known: dict[str, Any] = json.loads(text) if text else {"next": fresh.step * fresh.per_step}
-    fresh.next = known["next"]
-    fresh.pending = set(known.get("pending", ()))
-    there = set(stored)
-    for step, index, draw in known.get("placed", ()):
-        if step < fresh.step:
-            continue
-        if (step, index) in there:
-            fresh.placed[step, index] = draw
-        else:
-            fresh.pending.add(draw)
+    before = {
+        (step, index): draw for step, index, draw in known.get("placed", ()) if step >= fresh.step
+    }
+    for place, lies in stored.items():
+        draw = before.get(place) if lies is None else lies
+        if draw is not None:
+            fresh.placed[place] = draw
+    there = set(fresh.placed.values())
+    fresh.next = max([known["next"], *(draw + 1 for draw in there)])
+    passed = range(known["next"], fresh.next)
+    fresh.pending = {*known.get("pending", ()), *before.values(), *passed} - there
     return fresh

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from prometheus_client import Gauge
 
 from flexmarl.contracts.v1 import experience_pb2, rollout_pb2
-from flexmarl.data.tasks import Task
 from flexmarl.orchestrator.admission import Place
 from flexmarl.orchestrator.groups import Groups
+from flexmarl.orchestrator.inputs import Inputs
 from flexmarl.orchestrator.plan import eval_request
 from flexmarl.orchestrator.scores import Scores
 from flexmarl.orchestrator.step import Parts
@@ -27,12 +26,13 @@ log = structlog.get_logger()
 class Evaluation:
     """Of version `version`; `run` it once."""
 
-    def __init__(self, parts: Parts, incarnation: int, version: int, tasks: Sequence[Task]) -> None:
+    def __init__(self, parts: Parts, incarnation: int, version: int, inputs: Inputs) -> None:
         spec = parts.job.spec
         assert spec.eval is not None
         self._samples = spec.eval.samples
         self._parts, self._incarnation = parts, incarnation
-        self._version, self._tasks = version, tasks
+        self._version, self._tasks = version, inputs.held_out
+        self._participants = inputs.tasks.participants
         self._done: set[int] = set()
         self.scores = Scores.of(spec)
         self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.eval.samples)
@@ -74,8 +74,9 @@ class Evaluation:
         name = experience_pb2.GroupId(
             incarnation=self._incarnation, step=self._version, index=index
         )
-        routes = self._parts.engines.routes(self._version)
-        return eval_request(self._parts.job, self._tasks[index], name, routes)
+        task = self._tasks[index]
+        routes = self._parts.engines.routes(self._version, policies=self._participants(task))
+        return eval_request(self._parts.job, task, name, routes)
 
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         self.scores.add(said)

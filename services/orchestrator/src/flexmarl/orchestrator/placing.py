@@ -1,14 +1,14 @@
 """Partial rollouts: whole groups wait here for their places, and go there.
 
-Which place is `draws`' to say. A place is written down before anything is stored in it, so that a
-restart knows what lies where.
+Which place is `draws`' to say. Which draw lies there stands beside it in the store, so that a
+restart knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Protocol
 
 import grpc
@@ -55,9 +55,8 @@ class Owner(Protocol):
 class Placing:
     """Use `run` while anything waits."""
 
-    def __init__(self, owner: Owner, draws: Draws, remember: Callable[[], Awaitable[None]]) -> None:
-        """`remember` keeps `draws`."""
-        self._owner, self._draws, self._remember = owner, draws, remember
+    def __init__(self, owner: Owner, draws: Draws) -> None:
+        self._owner, self._draws = owner, draws
         self._held: dict[int, tuple[str, Said]] = {}
         self._wake = asyncio.Event()
 
@@ -83,13 +82,8 @@ class Placing:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                batch = []
                 while (found := self._draws.place()) is not None:
-                    batch.append(found)
-                if batch:
-                    await self._remember()
-                for draw, place in batch:
-                    tasks.create_task(self._store(draw, place))
+                    tasks.create_task(self._store(*found))
 
     async def _store(self, draw: int, place: Place) -> None:
         if draw not in self._held:

@@ -26,7 +26,7 @@ class Position:
     used_up: int = 0
     """Steps in a row of which the filter dropped every task but each place's last."""
     draws: str = ""
-    """Of partial rollouts: what was drawn and where it lies (`draws.Draws.dump`)."""
+    """Of partial rollouts: what was drawn when this step began (`draws.Draws.dump`)."""
     refills: str = ""
     """Of places whose tasks were dropped: which, and how they went (`choices.Choices.dump`)."""
     discard: bool = False

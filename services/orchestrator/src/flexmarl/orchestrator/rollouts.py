@@ -16,13 +16,14 @@ from prometheus_client import Gauge
 
 from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.difficulty import Tried
+from flexmarl.data.notes import Note
 from flexmarl.data.tasks import Task
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, open_steps
 from flexmarl.orchestrator.calls import says
 from flexmarl.orchestrator.choices import Choices
 from flexmarl.orchestrator.confirm import confirm
-from flexmarl.orchestrator.draws import Draws, restored
+from flexmarl.orchestrator.draws import Draws, lying, restored
 from flexmarl.orchestrator.groups import Groups
 from flexmarl.orchestrator.known import Line
 from flexmarl.orchestrator.placing import SILENT, Placing, Said
@@ -56,7 +57,7 @@ class Rollouts:
     ) -> None:
         """`version`: at which the job stands. `stored`: the notes of what the store holds already,
         by step and index. `draws` and `refills`: as they were when last kept; `remember` keeps
-        them again.
+        the refills again.
         """
         spec = parts.job.spec
         self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
@@ -72,10 +73,9 @@ class Rollouts:
         self._draws: Draws | None = None
         self._placing: Placing | None = None
         if spec.pipeline.partial_rollout:
-            places = [(step, index) for step, own in stored.items() for index in own]
             fresh = Draws(spec.steps, self._total, self._staleness, version)
-            self._draws = restored(draws, fresh, places)
-            self._placing = Placing(self, self._draws, remember)
+            self._draws = restored(draws, fresh, lying(stored, self._total))
+            self._placing = Placing(self, self._draws)
         self._tries = Tries(parts, tasks, self._choices, self._draws, incarnation)
         self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.batch.group_size)
 
@@ -131,7 +131,7 @@ class Rollouts:
             self._groups.add(place for place in places if place[1] not in stored)
         else:
             placed = self._draws.placed
-            there = {index: stored[index] for _, index in places if (number, index) in placed}
+            there = {at: note for at, note in stored.items() if (number, at) in placed}
             tasks = {
                 index: self._choices.task(self._nominal(placed[number, index])) for index in there
             }
@@ -219,7 +219,7 @@ class Rollouts:
         if self._placing is not None:
             self._placing.whole(self._draw(group), "", reason)
             return
-        await self._store_empty(group, self._choices.task(group))
+        await self._store_empty(group, self._choices.task(group), Note())
         self._steps[group[0]].give_up(group[1], self._choices.task(group), reason)
 
     # What `Placing` asks of its owner.
@@ -229,12 +229,15 @@ class Rollouts:
         await self._parts.workers.place(worker, played, self._tries.wire(place))
 
     async def store_empty(self, draw: int, place: Place) -> None:
-        await self._store_empty(place, self._choices.task(self._nominal(draw)))
+        drawn = self._nominal(draw)
+        await self._store_empty(place, self._choices.task(drawn), Note(drawn=drawn))
 
     def placed(self, draw: int, place: Place, said: Said) -> None:
         task, (number, index) = self._choices.task(self._nominal(draw)), place
         if number not in self._steps:
-            return  # trained before the answer came
+            if number < self.version:
+                return  # trained before the answer came
+            self._open(number)  # after a restart policies may be ahead of the job
         if isinstance(said, str):
             self._steps[number].give_up(index, task, said)
         else:
@@ -250,11 +253,12 @@ class Rollouts:
             self._draws.lost(place)
             self._groups.add([group])
 
-    async def _store_empty(self, place: Place, task: Task) -> None:
+    async def _store_empty(self, place: Place, task: Task, note: Note) -> None:
         await self._parts.experience.append_group(
             GroupId(self._incarnation, *place),
             task.id,
             [PolicySamples(policy, place[0]) for policy in self._trained],
+            note.encoded(),
         )
 
     def missing(self, step: Step, lacking: Collection[int]) -> None:

@@ -18,7 +18,8 @@ from prometheus_client import Gauge
 
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import rollout_pb2
-from flexmarl.data.difficulty import Tried, from_note
+from flexmarl.data.difficulty import Tried
+from flexmarl.data.notes import Note
 from flexmarl.data.tasks import Task
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.orchestrator.checkpoint import Saved
@@ -126,8 +127,8 @@ class Step:
     def learn(self, notes: Mapping[int, bytes]) -> None:
         """How groups went whose answers were for another incarnation, or never came."""
         for index, note in notes.items():
-            if note and index not in self._groups:
-                self._groups[index] = {"solved": from_note(note)}
+            if index not in self._groups and (solved := Note.read(note).solved):
+                self._groups[index] = {"solved": solved}
 
     def give_up(self, index: int, task: Task, reason: str) -> None:
         """That group could not be played and is stored empty."""

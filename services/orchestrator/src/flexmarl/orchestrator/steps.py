@@ -140,7 +140,7 @@ class Steps:
     async def _evaluate(self) -> None:
         """The version that the job stands at."""
         version = self._position.step
-        evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs.held_out)
+        evaluation = Evaluation(self._parts, self._incarnation, version, self._inputs)
         self._report.now(Phase.EVALUATING, version, groups=evaluation.progress)
         line = await evaluation.run()
         await self._still_ours()
@@ -249,12 +249,14 @@ class Steps:
     async def _move(
         self, rollouts: Rollouts, move: Callable[[Position], Position] = lambda same: same
     ) -> None:
-        """Keep where the job stands, with what is drawn and refilled."""
+        """Keep where the job stands, with what was refilled and, at the end of a step, drawn: what
+        has found its place since then says so itself."""
         async with self._keeping:  # one after the other: the last one counts
             before, moved = self._position.step, move(self._position)
             if moved.step > before:
                 rollouts.close(before)
-            self._position = replace(moved, draws=rollouts.draws(), refills=rollouts.refills())
+                moved = replace(moved, draws=rollouts.draws())
+            self._position = replace(moved, refills=rollouts.refills())
             with self._storing():
                 await self._keep(self._position)
 

@@ -10,13 +10,14 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import Protocol
+from dataclasses import replace
 
 from prometheus_client import Counter, Gauge
 from structlog.contextvars import bound_contextvars
 
 from flexmarl.contracts.job import MARLJobSpec
-from flexmarl.data.difficulty import as_note, evidence
+from flexmarl.data.difficulty import evidence
+from flexmarl.data.notes import Note
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.rollout.bindings import Bindings
 from flexmarl.rollout.engine_pool import EnginePool
@@ -33,6 +34,7 @@ from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.policies import TurnSource
 from flexmarl.rollout.prompts import PromptEncoder
 from flexmarl.rollout.staleness import STALENESS
+from flexmarl.rollout.storing import Store, Storing
 from flexmarl.rollout.teams import Teams
 from flexmarl.rollout.told import Told, count
 from flexmarl.runtime.errors import (
@@ -42,7 +44,6 @@ from flexmarl.runtime.errors import (
     InvalidRequestError,
     JobFailedError,
     StalePolicyError,
-    UnavailableError,
 )
 from flexmarl.runtime.seeds import derive_seed
 
@@ -55,22 +56,8 @@ MOST_EPISODES = 4096
 MOST_GROUPS = 4096
 """Being played or waiting; further ones are refused."""
 PLACE_SECONDS = 45.0
-"""How long a held group waits for room in the store before it has to be asked for again; the
-orchestrator allows more than that."""
-
-
-class Store(Protocol):
-    """What is needed of `flexmarl.experience.client.ExperienceClient`."""
-
-    async def append_group(
-        self,
-        group: GroupId,
-        task_id: str,
-        samples: Iterable[PolicySamples],
-        note: bytes = b"",
-        *,
-        played: float | None = None,
-    ) -> bool: ...
+"""How long a held group waits for the store, or room in it, before it has to be asked for again;
+the orchestrator allows more than that."""
 
 
 class Worker:
@@ -90,9 +77,10 @@ class Worker:
     ) -> None:
         """`encoders` by policy for those on engines of ours, `externals` for the others."""
         self._spec, self._player = spec, player
-        self._store, self._filter = store, keep
+        self._filter = keep
         self.bindings = Bindings(itertools.chain(*spec.engine_pools.values()))
         self._held = HeldGroups()
+        self._storing = Storing(store, self._held.check)
         self._told = Told()
         self._teams = Teams(spec, encoders, externals, pool, self.bindings)
         self._slots = asyncio.Semaphore(most_episodes)
@@ -102,14 +90,14 @@ class Worker:
     async def run_group(self, order: GroupOrder) -> GroupResult:
         """Play and, for training, store or hold it. Cancelling it aborts its turns.
 
-        Rewards that wait for each other, and room in the store, are waited for as long as it takes:
-        nothing that was sampled is thrown away.
+        Rewards that wait for each other, the store, and room in it, are waited for as long as it
+        takes: nothing that was sampled is thrown away.
 
         StalePolicyError: an engine holds a newer version than the routes say. FencedError: the
         incarnation is over. UnavailableError: try again. JobFailedError: the job cannot work.
         """
         if self._groups >= MOST_GROUPS:
-            raise UnavailableError(f"{self._groups} groups are waiting here already")
+            raise FullError(f"{self._groups} groups are played or wait here already")
         self._held.check(order.id)
         self._groups += 1
         if order.hold:
@@ -136,7 +124,7 @@ class Worker:
         samples = held.at(played, place)
         try:
             async with asyncio.timeout(PLACE_SECONDS):
-                stored = await self._store.append_group(place, held.task_id, samples, held.note)
+                stored = await self._storing.append(place, held.task_id, samples, held.note)
         except TimeoutError:
             raise FullError(
                 f"the store took no group for {PLACE_SECONDS:g} s; {played} waits here"
@@ -188,23 +176,24 @@ class Worker:
             return True
         return await self._filter.keep(PlayedGroup(order.task, episodes, samples))
 
-    def _note(self, episodes: Iterable[Played]) -> bytes:
+    def _note(self, episodes: Iterable[Played]) -> Note:
         """What tasks are chosen by, where they are."""
         if self._spec.pipeline.difficulty is None:
-            return b""
+            return Note()
         rewards = (each for played in episodes for each in played.rewards.items())
         scored = ((agent, reward) for agent, reward in rewards if reward is not None)
-        return as_note(evidence(scored, self._spec.solved_reward))
+        return Note(evidence(scored, self._spec.solved_reward))
 
     async def _stored(
-        self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: bytes, played: float
+        self, order: GroupOrder, samples: tuple[PolicySamples, ...], note: Note, played: float
     ) -> bool:
         """False: it was there before."""
         if order.hold:
-            self._held.keep(order.id, order.task.id, samples, note, since=order.since)
+            note = replace(note, drawn=(order.id.step, order.id.index))
+            self._held.keep(order.id, order.task.id, samples, note.encoded(), since=order.since)
             return True
-        stored = await self._store.append_group(
-            order.id, order.task.id, samples, note, played=played
+        stored = await self._storing.append(
+            order.id, order.task.id, samples, note.encoded(), played=played
         )
         if stored:
             STALENESS.observe(samples, order.id.step)
