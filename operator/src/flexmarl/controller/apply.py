@@ -15,22 +15,20 @@ from flexmarl.controller.beforehand import name_is_free, pods_are_accepted
 from flexmarl.controller.cache import WATCHED, Key, Objects, Place, key_of
 from flexmarl.controller.cluster import Cluster, RefusedError, path_to
 from flexmarl.controller.findings import no_gangs, refused
-from flexmarl.controller.former import as_before, carried_on, digest, is_other
-from flexmarl.controller.metrics import APPLIES
+from flexmarl.controller.former import digest
+from flexmarl.controller.making import Maker, is_note
 from flexmarl.controller.names import (
     EVIDENCE,
     JOB_LABEL,
     MANAGED_BY,
     MANAGER,
     ROLE_LABEL,
-    STEPS,
     Manifest,
     reference,
 )
 from flexmarl.controller.observed import Finding
 from flexmarl.controller.owners import belongs
 from flexmarl.controller.render import WORKLOADS
-from flexmarl.controller.render.gang import size
 
 AT_ONCE = 8
 """Requests of one job's look."""
@@ -59,7 +57,7 @@ class Applier:
     """Remembers what it applied, so that a look at a job that is as it should be costs nothing."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._cluster, self._maker = cluster, Maker(cluster)
         self._applied: dict[tuple[Key, str, str], _Applied] = {}
         self._rendered: dict[Key, tuple[Hashable, list[tuple[str, str]]]] = {}
         """What a job's objects were rendered from, and which they are."""
@@ -67,8 +65,6 @@ class Applier:
         """NetworkPolicies that are rendered no more and are still there."""
         self._cleaned: set[Key] = set()
         """Jobs of which nothing is left."""
-        self._former: dict[Key, Manifest] = {}
-        """Jobs of orchestrators that are to be made anew."""
 
     async def apply(
         self, key: Key, manifests: Sequence[Manifest], there: Objects, shaped: bool
@@ -153,7 +149,8 @@ class Applier:
         """Make the orchestrator's Job anew, which the next look does once it is gone."""
         for found in there.of("Job"):
             log.info("the orchestrator tries again", name=found["metadata"]["name"])
-            await self._replace(key, found)
+            self._applied.pop((key, *reference(found)), None)
+            await self._maker.replace(key, found)
 
     async def clear(self, key: Key, uid: str, there: Objects, gang: Iterable[Manifest]) -> None:
         """Delete every object that was made of the job, its `gang` too, but its claim and
@@ -163,7 +160,7 @@ class Applier:
             if "deletionTimestamp" not in one["metadata"]:
                 await self._delete(key, one)
         self._rendered.pop(key, None)
-        self._former.pop(key, None)
+        self._maker.forget(key)
         if there.of(*WORKLOADS, "Pod") or key in self._cleaned:
             return
         # Files of `flexmarl apply` are the job's own as well, but not made here.
@@ -183,7 +180,7 @@ class Applier:
         for known in [known for known in self._applied if known[0] == key]:
             del self._applied[known]
         self._rendered.pop(key, None)
-        self._former.pop(key, None)
+        self._maker.forget(key)
         self._unfenced.pop(key, None)
         self._cleaned.discard(key)
 
@@ -206,7 +203,7 @@ class Applier:
         """Whether somebody else may have an object of that name."""
         at = reference(manifest)
         known = at in there.children or (key, *at) in self._applied
-        return not known and not _is_note(manifest)
+        return not known and not is_note(manifest)
 
     def _touched(self, key: Key, kind: str, name: str, there: Objects) -> bool:
         """Whether it may be other than it was applied."""
@@ -219,113 +216,35 @@ class Applier:
         return found is not None and found["metadata"].get("generation", 0) > known.generation
 
     async def _one(self, key: Key, manifest: Manifest, there: Objects) -> list[Finding]:
-        kind, name = reference(manifest)
+        at = kind, name = reference(manifest)
         try:
-            made = await self._made(key, manifest, there)
+            first = (key, *at) not in self._applied
+            made = await self._maker.made(key, manifest, there, first=first)
         except RefusedError as error:
             if kind == "PodGroup" and error.status == 404:
                 return [no_gangs(manifest["apiVersion"])]
             if error.passing:
                 raise
             log.warning("refused", kind=kind, name=name, error=str(error))
-            if _is_note(manifest):  # a pod that lacks the claim says so
+            if is_note(manifest):  # a pod that lacks the claim says so
                 return []
             return [refused(f"{kind} {name}", str(error))]
-        if made is not None:
-            self._applied[key, kind, name] = _Applied(
-                digest(manifest),
-                int(made["metadata"].get("generation", 0)),
-                made["metadata"]["resourceVersion"],
-                path_to(manifest),
-                time.monotonic(),
-            )
+        if made is None:
+            self._applied.pop((key, *at), None)
+            return []
+        self._applied[key, *at] = _Applied(
+            digest(manifest),
+            int(made["metadata"].get("generation", 0)),
+            made["metadata"]["resourceVersion"],
+            path_to(manifest),
+            time.monotonic(),
+        )
         return []
-
-    async def _made(self, key: Key, manifest: Manifest, there: Objects) -> Manifest | None:
-        """The object as it is then; None: it is made anew once it is gone."""
-        kind, name = reference(manifest)
-        found = there.children.get((kind, name)) if kind in WORKLOADS else None
-        if found is not None:
-            if "deletionTimestamp" in found["metadata"]:
-                return None
-            steps = manifest["metadata"]["annotations"].get(STEPS)
-            if kind == "Job" and found["metadata"].get("annotations", {}).get(STEPS) != steps:
-                log.info("the orchestrator starts again", name=name, steps=steps)
-                await self._replace(key, found)
-                return None
-            if is_other(found, manifest):
-                return await self._only_scaled(manifest, found)
-        if kind == "PodGroup":
-            made = await self._gang(manifest, there)
-        elif kind == "PersistentVolumeClaim":
-            made = await self._claim(manifest)
-        elif kind == "ConfigMap":
-            made = await self._file(manifest, there)
-        elif kind == "Secret" and (key, kind, name) not in self._applied:
-            made = await self._secret(manifest)
-        elif kind == "Job" and (former := self._former.get(key)) and is_other(former, manifest):
-            made = await self._cluster.apply(as_before(manifest, former))
-        else:
-            made = await self._cluster.apply(manifest)
-        APPLIES.labels(kind).inc()
-        return made
-
-    async def _file(self, manifest: Manifest, there: Objects) -> Manifest:
-        """While there are pods that read it, the job's file stays what it was, but for what may
-        change."""
-        if there.of(*WORKLOADS):
-            found = await self._cluster.get("ConfigMap", *_place(manifest))
-            if found is not None and is_other(found, manifest):
-                return await self._cluster.apply(carried_on(manifest, found))
-        return await self._cluster.apply(manifest)
-
-    async def _replace(self, key: Key, found: Manifest) -> None:
-        """By one with the same pods."""
-        self._former[key] = found
-        await self._delete(key, found)
 
     async def _delete(self, key: Key, one: Manifest) -> None:
         about = one["metadata"]
         self._applied.pop((key, one["kind"], about["name"]), None)
         await self._cluster.delete(one["kind"], key.namespace, about["name"], about["uid"])
-
-    async def _secret(self, manifest: Manifest) -> Manifest:
-        """Made before it is applied: another controller, on its way out, may do the same, and pods
-        have the token that was there when they started."""
-        found, token = await self._cluster.made(manifest), manifest["data"]["token"]
-        if found.get("data", {}).get("token", token) != token:
-            raise RefusedError(409, "Conflict", f"{reference(manifest)}: another has made it")
-        return await self._cluster.apply(manifest)
-
-    async def _gang(self, manifest: Manifest, there: Objects) -> Manifest:
-        """Made once: Kubernetes lets nobody change the size of its groups. One of another size is
-        made anew while there are no pods that it has let go."""
-        found = await self._cluster.made(manifest)
-        if size(found) != size(manifest) and not there.of("Pod"):
-            await self._cluster.remove(manifest)
-            found = await self._cluster.made(manifest)
-        if "deletionTimestamp" in found["metadata"]:  # of pods that are on their way out
-            raise RefusedError(409, "Conflict", f"{reference(manifest)} is being deleted")
-        return found
-
-    async def _claim(self, manifest: Manifest) -> Manifest:
-        """Made once: what a claim asks for can never be changed. Kept, it says how it is read now,
-        not how an earlier installation would have read it."""
-        notes = manifest["metadata"]["annotations"]
-        if not _is_note(manifest):
-            found = await self._cluster.made(manifest)
-            if notes.items() <= found["metadata"].get("annotations", {}).items():
-                return found
-        body, content = {"metadata": {"annotations": notes}}, "application/merge-patch+json"
-        return await self._cluster.call("PATCH", path_to(manifest), body=body, content=content)
-
-    async def _only_scaled(self, manifest: Manifest, found: Manifest) -> Manifest:
-        """Other code, or another chart, made it otherwise: it stays until its job ends, but for its
-        number of pods."""
-        kind, wanted = manifest["kind"], manifest["spec"].get("replicas")
-        if kind == "Job" or wanted == found["spec"].get("replicas", 1):
-            return found
-        return await self._cluster.scale(kind, *_place(manifest), wanted)
 
     async def _named(self, manifest: Manifest) -> list[Finding]:
         return await name_is_free(self._cluster, manifest)
@@ -353,15 +272,6 @@ async def _each(
     return found
 
 
-def _place(manifest: Manifest) -> tuple[str, str]:
-    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-
-
 def _uid(there: Objects) -> str:
     assert there.job is not None
     return str(there.job["metadata"]["uid"])
-
-
-def _is_note(manifest: Manifest) -> bool:
-    """On a claim of the user's, which is not made where it lacks."""
-    return manifest["kind"] == "PersistentVolumeClaim" and "spec" not in manifest

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 import kopf
@@ -21,11 +21,11 @@ from pydantic import ValidationError
 
 from flexmarl.controller.apply import UNWATCHED
 from flexmarl.controller.asking import Orchestrators
-from flexmarl.controller.cache import WATCHED, Cache, Key, Place
+from flexmarl.controller.cache import Cache, Key
 from flexmarl.controller.cluster import Cluster, RefusedError, connected
 from flexmarl.controller.errands import MOST
+from flexmarl.controller.everything import Everything
 from flexmarl.controller.metrics import ERRORS, REACTIONS, RECONCILES
-from flexmarl.controller.names import JOB_LABEL, Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.turns import turn
@@ -47,8 +47,6 @@ ROUNDS = 4
 """Of the resync: after so many without one that ended well something is wrong for good."""
 ALL_ROUNDS = 10
 """After so many every job is looked at, whether anything is new or not."""
-FEW, READ_AT_ONCE = 50, 8
-"""Objects are read one by one, some at a time; more, all together."""
 ASKED_A_SECOND = 10
 """Orchestrators; while there are more, each less often."""
 
@@ -59,8 +57,9 @@ class Controller:
     def __init__(
         self, settings: ControllerSettings, cluster: Cluster, asker: Orchestrators
     ) -> None:
-        self._settings, self._cluster, self._asker = settings, cluster, asker
+        self._settings, self._asker = settings, asker
         self._cache, self._wakes = Cache(), Wakes()
+        self._everything = Everything(cluster, self._cache, settings.namespaces)
         self._reconciler = Reconciler(settings, cluster, self._cache, asker)
         self._pauses: dict[Key, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,7 +85,7 @@ class Controller:
         """
         while True:
             try:
-                await self._read()
+                await self._everything.read(self._wakes.wake)
                 self._tells(self._cache.size)
                 return
             except Exception:  # the border: the health check tells if it goes on
@@ -158,7 +157,7 @@ class Controller:
             except Exception:  # the border: what is watched is compared all the same
                 log.exception("resync of what is not watched failed")
             try:
-                await self._read()
+                await self._everything.read(self._wakes.wake)
                 self._synced = time.monotonic()
                 if round_ % ALL_ROUNDS == 0:
                     for key in self._cache.jobs():
@@ -208,49 +207,9 @@ class Controller:
     async def _compare_unwatched(self) -> None:
         """These are half of all objects, of which only names and versions are read."""
         for kind in UNWATCHED:
-            listed = [one async for one in self._all(kind, metadata_only=True)]
+            listed = await self._everything.metadata(kind)
             for key in self._reconciler.compare(kind, listed):
                 self._wakes.wake(key)
-
-    async def _read(self) -> None:
-        """All that is watched, as it is now; jobs of which something is new are to be looked at."""
-        for kind in WATCHED:
-            self._cache.begin()
-            listed = [one async for one in self._all(kind, metadata_only=True)]
-            lost, other = self._cache.compare(kind, listed)
-            for key in lost:  # perhaps all of it
-                self._wakes.wake(key)
-            async for one in self._whole(kind, other):
-                mended = self._cache.mend(kind, one)
-                if mended is not None:
-                    self._wakes.wake(mended)
-
-    async def _whole(self, kind: str, places: set[Place]) -> AsyncIterator[Manifest]:
-        if len(places) > FEW:
-            async for one in self._all(kind):
-                yield one
-            return
-        left = iter(places)
-        while some := [*islice(left, READ_AT_ONCE)]:
-            async with asyncio.TaskGroup() as group:
-                answers = [
-                    group.create_task(self._cluster.get(kind, key.namespace, name))
-                    for key, _, name in some
-                ]
-            for answer in answers:
-                if (there := answer.result()) is not None:
-                    yield there
-
-    async def _all(self, kind: str, *, metadata_only: bool = False) -> AsyncIterator[Manifest]:
-        """All of it that is ours."""
-        labels = "" if kind == "MARLJob" else JOB_LABEL
-        everywhere: list[str | None] = [*self._settings.namespaces] or [None]
-        for namespace in everywhere:
-            async for page in self._cluster.pages(
-                kind, namespace, labels=labels, metadata_only=metadata_only
-            ):
-                for one in page:
-                    yield one
 
     async def _sweep(self) -> None:
         try:
