@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from tests.contract.controller.conftest import CRDS, IMAGES, PAUSE, World
 from tests.contract.controller.test_looks import job
+from tests.contract.controller.test_store import HERE, shared_store
+from tests.ports import free_port
 
 from flexmarl.contracts.crd import crd
 from flexmarl.contracts.reading import JobFileError, load_job, served_job
@@ -21,17 +23,21 @@ from flexmarl.controller.cache import Key
 from flexmarl.controller.names import Manifest
 from flexmarl.controller.reconcile import Reconciler
 from flexmarl.controller.settings import ControllerSettings
+from flexmarl.controller.store import JobUsers
 
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
 
 @asynccontextmanager
 async def later_definition(world: World, key: Key) -> AsyncIterator[None]:
-    """With one field more, that has a default."""
+    """With one field more, that has a default, and one word more for a field that may change."""
     later = crd()
     (version,) = later["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["novelty"] = {"type": "integer", "default": 0}
+    gang = spec["properties"]["gang"]
+    del gang["x-kubernetes-validations"]
+    gang["properties"]["kind"]["enum"].append("novel")
     try:
         await _defined(world, key, later, novelty=True)
         yield
@@ -181,3 +187,44 @@ async def test_a_controller_that_is_older_than_the_definition_neglects_no_job(
 async def _steps(world: World) -> str:
     found = await world.cluster.get("Job", world.namespace, "tiny-orchestrator")
     return "" if found is None else str(found["metadata"]["annotations"]["flexmarl.io/steps"])
+
+
+async def test_a_value_that_a_later_release_knows_disturbs_no_job_that_runs_and_fails_none(
+    world: World, tmp_path: Path
+) -> None:
+    url = f"redis://operator:pw@127.0.0.1:{free_port()}"
+    settings = ControllerSettings(
+        images=IMAGES, namespaces=[world.namespace], store_url=url, installation_uid=HERE
+    )
+    async with shared_store(tmp_path, url), Orchestrators() as asker:
+        world.reconciler = Reconciler(settings, world.cluster, world.cache, asker)
+        users = JobUsers(url, HERE)
+        runs, new = (job(store={}, gang={"kind": kind}) for kind in ("none", "novel"))
+        new["metadata"]["name"] = "new"
+        first = await world.submit(runs)
+        await world.runs(first)
+        before = await templates(world)
+        async with later_definition(world, first):
+            await world.change(f"{world.path}/tiny", {"spec": {"gang": {"kind": "novel"}}})
+            second = await world.submit(new)
+            for key, phase in ((first, "Running"), (second, "Starting")):
+                status = await world.look(key)
+                assert (status["phase"], status["reason"]) == (phase, "ControllerTooOld")
+                (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
+                assert accepted["status"] == "False"
+                assert 'spec.gang.kind: "novel"' in accepted["message"]
+                assert "upgrade FlexMARL" in accepted["message"]
+            assert await templates(world) == before
+            # What it has goes on: a store that has lost its users gets that of the job again.
+            known = await users.users()
+            await users.forget(known)
+            assert await world.reconciler.sweep() == {first}
+            await world.look(first)
+            assert await users.users() == known
+            await world.change(f"{world.path}/tiny", {"spec": {"suspend": True}})
+            await world.until(first, "Suspended")
+            await world.change(f"{world.path}/tiny", {"spec": {"gang": {"kind": "none"}}})
+            await world.change(f"{world.path}/new", {"spec": {"gang": {"kind": "none"}}})
+            status = await world.until(second, "PodsNotReady")
+            (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
+            assert accepted["status"] == "True"

@@ -19,14 +19,18 @@ from tests.contract.experience.conftest import Server, running
 from tests.contract.orchestrator.conftest import QUICK, TOKEN, Team, message_of, team, told
 from tests.contract.orchestrator.fakes import register_trainer
 from tests.contract.orchestrator.test_failures import once_at
+from tests.contract.orchestrator.test_pipeline import until
 from tests.unit.orchestrator.jobs import make_job
 
+from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.runtime.errors import JobFailedError, UnavailableError
 from flexmarl.runtime.grpc import serving
 from flexmarl.runtime.settings import Discovery
 
-SHORT = replace(QUICK, start=0.5, unreachable=0.5, store=0.5, train_tail=0.5, short_call=0.5)
+SHORT = replace(
+    QUICK, start=0.5, unreachable=0.5, store=0.5, train_tail=0.5, short_call=0.5, full=0.5
+)
 """Less than anything here stays away."""
 LONG = 1.5
 
@@ -43,8 +47,10 @@ def on_a_cluster(around: Team) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def going(around: Team, limits: Limits = SHORT) -> AsyncIterator[asyncio.Future[None]]:
-    run = asyncio.ensure_future(around.run(limits, **on_a_cluster(around)))
+async def going(
+    around: Team, limits: Limits = SHORT, desk: Desk | None = None
+) -> AsyncIterator[asyncio.Future[None]]:
+    run = asyncio.ensure_future(around.run(limits, desk, **on_a_cluster(around)))
     try:
         yield run
     finally:
@@ -142,16 +148,35 @@ async def test_all_workers_that_left_are_waited_for(tmp_path: Path, store_server
 async def test_a_store_that_is_away_is_waited_for_and_named(tmp_path: Path) -> None:
     with running() as server:
         async with team(make_job(), tmp_path, server) as around:
-            stopped = asyncio.Event()
+            stopped, desk = asyncio.Event(), Desk()
             around.workers[0].plays = once_at(1, 2, stopped.set)
-            async with going(around) as run:
+            async with going(around, desk=desk) as run:
                 await stopped.wait()
+                assert not desk.store_away
                 await asyncio.to_thread(server.stop, signal.SIGKILL)
                 await told(around, "waiting for the experience store")
+                await until(lambda: "the store does not answer" in desk.store_away)
                 await asyncio.sleep(LONG)
                 assert not run.done()
                 await asyncio.to_thread(server.start)
                 await run
+            assert not desk.store_away
+            around.assert_trained_as_if_nothing_had_happened()
+
+
+async def test_an_orchestrator_that_begins_while_the_store_is_away_says_so(tmp_path: Path) -> None:
+    with running() as server:
+        async with team(make_job(), tmp_path, server) as around:
+            await asyncio.to_thread(server.stop, signal.SIGKILL)
+            desk = Desk()
+            async with going(around, desk=desk) as run:
+                assert await told(around, "store") == "waiting for the experience store"
+                assert desk.store_away
+                await asyncio.sleep(LONG)
+                assert not run.done()
+                await asyncio.to_thread(server.start)
+                await run
+            assert not desk.store_away
             around.assert_trained_as_if_nothing_had_happened()
 
 
@@ -161,14 +186,19 @@ async def test_a_store_without_room_is_waited_for_and_how_full_it_is_is_told(
     """One that somebody else fills; every group is sampled once."""
     with running(memory_mib=8) as server:
         async with team(make_job(), tmp_path, server) as around:
-            around.workers[0].plays = once_at(1, 2, partial(fill, server))
-            async with going(around) as run:
+            around.workers[0].plays, desk = once_at(1, 2, partial(fill, server)), Desk()
+            async with going(around, desk=desk) as run:
                 words = await told(around, "room in the store")
+                assert desk.store_full is None, "it may pass"
                 assert re.search(r"the store: \d+ of 8 MiB are taken, \d of 6 groups of", words)
                 await asyncio.sleep(LONG)
                 assert not run.done()
+                await until(lambda: desk.store_full is not None)
+                assert desk.store_full is not None
+                assert desk.store_full.most == 8 << 20
                 with server.client() as other:
                     other.delete("foreign")
+                await until(lambda: desk.store_full is None)
                 await run
             around.assert_trained_as_if_nothing_had_happened()
             assert len(around.requests) == 24

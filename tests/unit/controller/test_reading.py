@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.unit.controller.seen import document, seen
 
+from flexmarl.contracts.crd import crd
+from flexmarl.controller import seeing
+from flexmarl.controller.cache import Objects
 from flexmarl.controller.findings import find
-from flexmarl.controller.phase import Phase
+from flexmarl.controller.observed import JobState
+from flexmarl.controller.phase import Phase, next_phase
+from flexmarl.controller.plan import Wish, plan
 from flexmarl.controller.reading import read
 from flexmarl.controller.status import next_status
 
@@ -93,3 +99,75 @@ def test_what_was_left_out_is_told() -> None:
     (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
     assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
     assert "spec.novelty" in accepted["message"]
+
+
+WORDS = {
+    "policies.0.engine.kind", "policies.0.training.algorithm", "policies.0.training.correction",
+    "policies.0.training.deadGroups", "policies.0.model.dtype", "data.format", "gang.kind",
+    "pools.0.role", "pools.0.tolerations.0.operator", "pools.0.tolerations.0.effect",
+    "weightSync.transport", "checkpoint.claim.accessMode", "pipeline.filter.name",
+}  # fmt: skip
+"""Fields of a spec whose values are enumerated."""
+
+
+def test_these_are_all_of_them() -> None:
+    """Of the schema that the API server has."""
+    (version,) = crd()["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    elsewhere = {"eval.data.format", "policies.0.training.warmStart.data.format"}
+    assert set(enumerated(spec, ())) == WORDS | elsewhere
+
+
+def enumerated(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    if "enum" in schema:
+        yield ".".join(path)
+    for name, below in schema.get("properties", {}).items():
+        yield from enumerated(below, (*path, name))
+    if "items" in schema:
+        yield from enumerated(schema["items"], (*path, "0"))
+
+
+@pytest.mark.parametrize("field", sorted(WORDS))
+def test_a_value_of_a_later_release_fails_no_job_and_is_told(field: str) -> None:
+    plain = whole()
+    plain["spec"]["pipeline"] = {"filter": {}}
+    assert read(copy.deepcopy(plain)).later == ()
+    place, _, name = field.rpartition(".")
+    at(plain, place)[name] = "novel"
+    found = read(plain)
+    assert found.problems == ()
+    (words,) = found.later
+    told, _, value = words.partition(": ")
+    assert told.replace("[", ".").replace("]", "") == f"spec.{field}"
+    assert value == '"novel"'
+    assert found.job is not None or field == "pools.0.role"
+    for ran in (False, True):
+        what = seen(later=found.later, ran=ran, orchestrator=JobState.ACTIVE)
+        (one,) = find(what)
+        assert (one.reason, one.fatal) == ("ControllerTooOld", False)
+        assert f"spec.{words.removeprefix('spec.')}" in one.message
+        assert "upgrade FlexMARL" in one.message
+        assert next_phase(Phase.RUNNING, what, [one]) is Phase.RUNNING
+        spec = found.job.spec if found.job else None
+        status = next_status({"phase": "Running"}, what, [one], Phase.RUNNING, spec)
+        assert plan(status, what, Phase.RUNNING).wish is Wish.AS_IT_IS
+        (accepted,) = [one for one in status["conditions"] if one["type"] == "Accepted"]
+        assert (accepted["status"], accepted["reason"]) == ("False", "ControllerTooOld")
+        assert accepted["message"] == status["message"] == one.message
+
+
+def test_a_value_of_another_kind_is_a_problem() -> None:
+    plain = document(gang={"kind": 3})
+    found = read(plain)
+    assert found.later == ()
+    assert "spec.gang.kind" in found.problems[0]
+
+
+def test_a_job_that_is_not_understood_may_be_restarted_as_often_as_it_says() -> None:
+    plain = whole()
+    plain["metadata"]["uid"] = "1"
+    plain["spec"]["pools"][0]["role"] = "novel"
+    said = read(plain)
+    assert said.job is None
+    what = seeing.observe(Objects(plain, {}), said, now=1.0, progress=None, findings=())
+    assert what.limits == {"rollout-worker": 2}

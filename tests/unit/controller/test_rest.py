@@ -28,7 +28,7 @@ def test_a_job_is_read_again_when_anything_pods_read_of_it_has_changed(
     monkeypatch.setattr("flexmarl.controller.known.read", counted)
     known, manifest = Known("1"), sound()
     for _ in range(3):
-        job, problems, _ = known.read(copy.deepcopy(manifest))
+        job, problems, *_ = known.read(copy.deepcopy(manifest))
         assert job is not None
         assert not problems
         manifest["status"] = {"step": len(times)}

@@ -10,6 +10,7 @@ from tests.unit.controller.seen import document
 from flexmarl.controller.cache import Objects
 from flexmarl.controller.names import STEPS, Manifest
 from flexmarl.controller.observed import JobState
+from flexmarl.controller.reading import Read
 from flexmarl.controller.seeing import observe, pod
 
 
@@ -78,4 +79,5 @@ def test_who_has_done_fewer_steps_than_are_wanted_has_not_done_the_job(
         "status": {"conditions": [{"type": "Complete", "status": "True"}]},
     }
     there = Objects(job, {("Job", "team-orchestrator"): leader})
-    assert observe(there, None, (), now=1.0, progress=None, findings=()).orchestrator is state
+    found = observe(there, Read(None, ()), now=1.0, progress=None, findings=())
+    assert found.orchestrator is state

@@ -70,6 +70,12 @@ class Orchestrators:
             tokens_per_second=(
                 said.tokens_per_second if said.HasField("tokens_per_second") else None
             ),
+            store_away=said.store_away,
+            store_full=(
+                (said.store_full.used >> 20, said.store_full.most >> 20)
+                if said.HasField("store_full")
+                else None
+            ),
         )
 
     async def save(self, uid: str, ip: str, token: str) -> Unanswered | None:

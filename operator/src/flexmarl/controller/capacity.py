@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.contracts.quantities import UNITS, quantity
+from flexmarl.controller.affinity import Terms, meets
 from flexmarl.controller.names import Manifest
 
 KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -23,6 +24,7 @@ class Room:
     free: dict[str, float]
     taints: tuple[Mapping[str, str], ...] = ()
     """Those that keep pods off it."""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +43,22 @@ def empty(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Room]:
             total = amounts(status.get("allocatable", {}))
             labels = node["metadata"].get("labels", {})
             taints = tuple(one for one in spec.get("taints", ()) if one["effect"] in KEEPS_OFF)
-            found[node["metadata"]["name"]] = Room(labels, total, {**total}, taints)
+            name = node["metadata"]["name"]
+            found[name] = Room(labels, total, {**total}, taints, name)
     return found
 
 
 def admits(
-    room: Room, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, str]]
+    room: Room,
+    selector: Mapping[str, str],
+    tolerations: Sequence[Mapping[str, str]],
+    terms: Terms | None = None,
 ) -> bool:
-    """Whether pods of that selector and those tolerations may be there, if there is room."""
+    """Whether pods of that selector, those tolerations and `terms` of a required affinity may be
+    there, if there is room."""
     tolerated = (any(_tolerates(one, taint) for one in tolerations) for taint in room.taints)
-    return selector.items() <= room.labels.items() and all(tolerated)
+    chosen = selector.items() <= room.labels.items() and meets(room.name, room.labels, terms)
+    return chosen and all(tolerated)
 
 
 def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:

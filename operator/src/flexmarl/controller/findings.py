@@ -15,13 +15,14 @@ from flexmarl.controller import preparation
 from flexmarl.controller.containers import STORE, of_containers
 from flexmarl.controller.names import ORCHESTRATOR
 from flexmarl.controller.nodes import of_ends, of_nodes
-from flexmarl.controller.observed import Finding, Observed
+from flexmarl.controller.observed import Finding, Observed, Pod
 from flexmarl.controller.owners import controller_of
 from flexmarl.controller.placing import GATED, of_places
 from flexmarl.controller.render.parts import PORT
 from flexmarl.controller.words import shortened
 
-SILENT = "OrchestratorSilent"
+SILENT, FULL = "OrchestratorSilent", "StoreFull"
+INVALID, TOO_OLD = "InvalidSpec", "ControllerTooOld"
 REFUSALS = {
     r"exceeded quota": (
         "QuotaExceeded",
@@ -58,6 +59,7 @@ def find(seen: Observed) -> list[Finding]:
         _of_orchestrator(seen),
         preparation.findings(seen),
         of_containers(seen),
+        _of_store(seen),
         of_places(seen),
         of_ends(seen),
         _of_workloads(seen),
@@ -70,20 +72,59 @@ def find(seen: Observed) -> list[Finding]:
 def _of_spec(seen: Observed) -> Iterator[Finding]:
     """What an earlier version has let run is not ended by a rule of this one."""
     if seen.problems:
-        yield Finding("InvalidSpec", "; ".join(seen.problems), fatal=not seen.ran)
+        yield Finding(INVALID, "; ".join(seen.problems), fatal=not seen.ran)
+    if seen.later:
+        yield Finding(
+            TOO_OLD,
+            f"{'; '.join(seen.later)}: not known to this controller, which is older than the "
+            "definition of MARLJob; upgrade FlexMARL's release. Until then the job goes on as it "
+            "was made, and nothing of it is made or changed",
+        )
 
 
 def _of_orchestrator(seen: Observed) -> Iterator[Finding]:
     """It trains on, but nobody tells it anything."""
-    asked = [one for one in seen.pods if one.role == ORCHESTRATOR and one.ready and one.ip]
-    if seen.silence and asked:
+    asked = _orchestrator(seen)
+    if seen.silence and asked is not None:
         yield Finding(
             SILENT,
-            f"{asked[-1].name} at {asked[-1].ip}, port {PORT}, does not answer the controller "
+            f"{asked.name} at {asked.ip}, port {PORT}, does not answer the controller "
             f"({shortened(seen.silence)}): it is not known how far the job is, no pool grows, and "
             "suspending loses the steps since the last checkpoint; let no NetworkPolicy, rule on "
             "egress or mesh stand between the two",
         )
+
+
+def _of_store(seen: Observed) -> Iterator[Finding]:
+    """What the orchestrator says of it."""
+    said = seen.progress
+    if said is None or seen.silence or _orchestrator(seen) is None:
+        return
+    which = "the store that spec.store names" if seen.own_store else "the installation's store"
+    if said.store_away:
+        yield Finding(
+            STORE,
+            f"{which} cannot be used ({shortened(said.store_away)}): the job waits, and goes on by "
+            "itself; see whether the store runs, and whether the job's pods reach it",
+        )
+    elif said.store_full is not None:
+        used, most = said.store_full
+        more = (
+            "give its server a larger maxmemory, or remove what else lies in it"
+            if seen.own_store
+            else "give it more (store.maxMemoryMib of the chart), or suspend other jobs"
+        )
+        yield Finding(
+            FULL,
+            f"{which} is full, {used} of {most} MiB are taken: what was played waits for room, and "
+            f"nothing of it is lost; {more}",
+        )
+
+
+def _orchestrator(seen: Observed) -> Pod | None:
+    """Who can be asked."""
+    found = [one for one in seen.pods if one.role == ORCHESTRATOR and one.ready and one.ip]
+    return found[-1] if found else None
 
 
 def _of_workloads(seen: Observed) -> Iterator[Finding]:

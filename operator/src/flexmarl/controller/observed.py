@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from flexmarl.contracts.preparation import Report
+from flexmarl.controller.affinity import Terms
 from flexmarl.controller.capacity import Amounts, Rooms
 
 
@@ -85,6 +86,8 @@ class Pod:
     """What it asks of a node; known of a pod that finds none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str], ...] = ()
+    affinity: Terms | None = None
+    """What it requires of nodes, known of a pod that finds none."""
     ended: Ended | None = None
     prepared: bool = True
     """Its first container has ended well."""
@@ -143,6 +146,10 @@ class Progress:
     """Those that serve it, by policy."""
     reward: float | None = None
     tokens_per_second: float | None = None
+    store_away: str = ""
+    """Why the store does not answer it; empty: it does."""
+    store_full: tuple[int, int] | None = None
+    """MiB that are taken, and all, once groups have waited for room in the store for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,10 @@ class Observed:
     """Why the spec cannot be used."""
     unknown: tuple[str, ...] = ()
     """Fields of it that were left out."""
+    later: tuple[str, ...] = ()
+    """Values of it that a later release has to understand."""
+    own_store: bool = False
+    """It names one; else it uses the installation's."""
     ran: bool = False
     """All its pods were ready before."""
     orchestrator: JobState = JobState.ABSENT

@@ -124,7 +124,7 @@ def _numbers(lacking: Iterable[str], pods: Sequence[Pod], seen: Observed) -> str
     nodes = [
         node
         for node in seen.rooms.nodes
-        if any(admits(node, pod.node_selector, pod.tolerations) for pod in pods)
+        if any(admits(node, one.node_selector, one.tolerations, one.affinity) for one in pods)
     ]
     asked = [{"pods": 1.0, **pod.requests} for pod in pods]
     return "; ".join(compared(each, asked, nodes, seen.rooms.exact) for each in lacking)

@@ -61,7 +61,7 @@ def plan(status: Mapping[str, Any], seen: Observed, phase: Phase, ttl: float | N
         return Plan(Wish.KEPT)
     if phase is Phase.SUSPENDED:
         return Plan(Wish.KEPT)
-    if seen.problems:  # an earlier version took it: it goes on as that has made it
+    if seen.problems or seen.later:  # another version took it: it goes on as that has made it
         return Plan(Wish.AS_IT_IS, again=due(status, seen))
     tries = _tries(seen)
     return Plan(

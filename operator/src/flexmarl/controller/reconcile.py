@@ -34,7 +34,7 @@ from flexmarl.controller.phase import FINAL, Phase, next_phase
 from flexmarl.controller.plan import Plan, Wish, plan
 from flexmarl.controller.questions import Questions
 from flexmarl.controller.reading import document
-from flexmarl.controller.render import group_of, render
+from flexmarl.controller.render import WORKLOADS, group_of, render
 from flexmarl.controller.render.parts import Subject
 from flexmarl.controller.settings import ControllerSettings
 from flexmarl.controller.status import next_status, phase_of, troubled
@@ -86,7 +86,7 @@ class Reconciler:
         now = time.time()
         seen = seeing.observe(
             there,
-            *said,
+            said,
             now=now,
             progress=known.progress,
             findings=known.findings,
@@ -198,18 +198,15 @@ class Reconciler:
             await self._bring_about(key, known, job, there)
         elif todo.wish is Wish.KEPT:
             await self._clear(key, known, there)
+        elif there.of(*WORKLOADS) and await self._let_in(known, there) is not None:
+            known.findings = ()
 
     async def _bring_about(self, key: Key, known: Known, job: MARLJob, there: Objects) -> None:
         assert there.job is not None
-        token, password = await self._accounts.credentials(there.job)
-        url = ""
-        if not (job.spec.store.url or job.spec.store.secret_ref):
-            try:
-                lost = seeing.lost_its_store(there)
-                url = await self._accounts.store(there.job, password, anew=lost)
-            except UnavailableError as error:
-                known.findings = (store_away(str(error)),)
-                return
+        admitted = await self._let_in(known, there)
+        if admitted is None:
+            return
+        token, url = admitted
         subject = Subject(job, known.uid, document(there.job), token, url)
         # While the orchestrator says nothing, pools stay as large as they are.
         wanted = seeing.pools(there.of("StatefulSet"))
@@ -226,6 +223,20 @@ class Reconciler:
         known.findings = tuple(found)
         if not found:
             self._applier.remember(key, source, manifests)
+
+    async def _let_in(self, known: Known, there: Objects) -> tuple[str, str] | None:
+        """Its token, and where the installation's store lets it in, if it has none of its own;
+        None: that does not, which is told."""
+        assert there.job is not None
+        token, password = await self._accounts.credentials(there.job)
+        if seeing.own_store(there.job["spec"]):
+            return token, ""
+        try:
+            lost = seeing.lost_its_store(there)
+            return token, await self._accounts.store(there.job, password, anew=lost)
+        except UnavailableError as error:
+            known.findings = (store_away(str(error)),)
+            return None
 
     async def _clear(self, key: Key, known: Known, there: Objects) -> None:
         """Nothing is rendered: what cannot be made can still be taken away."""

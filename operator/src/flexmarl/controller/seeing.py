@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.preparation import CONTAINER, Report
+from flexmarl.controller.affinity import required
 from flexmarl.controller.cache import Objects
 from flexmarl.controller.capacity import requests
 from flexmarl.controller.clock import seconds
@@ -34,24 +34,25 @@ from flexmarl.controller.observed import (
     Workload,
 )
 from flexmarl.controller.owners import belongs
+from flexmarl.controller.reading import Read
 from flexmarl.controller.render import WORKLOADS
+from flexmarl.controller.words import FIELDS
 
 SILENT_SECONDS = 5.0
+ROLES = (ORCHESTRATOR, WORKER, ENGINE, TRAINER, EXPERIENCE)
 
 
 def observe(
     there: Objects,
-    job: MARLJob | None,
-    problems: tuple[str, ...],
-    unknown: tuple[str, ...] = (),
+    said: Read,
     *,
     now: float,
     progress: Progress | None,
     findings: Sequence[Finding],
     silence: str = "",
 ) -> Observed:
-    """`job`, `problems`, `unknown`: what was read of the job of `there`; `progress`: what its
-    orchestrator said last; `findings`: what could not be applied."""
+    """`said`: what was read of the job of `there`; `progress`: what its orchestrator said last;
+    `findings`: what could not be applied."""
     assert there.job is not None
     metadata, spec = there.job["metadata"], there.job["spec"]
     leader = there.children.get(("Job", child(metadata["name"], "orchestrator")))
@@ -67,8 +68,10 @@ def observe(
         suspend=bool(spec.get("suspend")),
         suspend_timeout=float(spec.get("suspendTimeout", 300)),
         deadline=spec.get("activeDeadlineSeconds"),
-        problems=problems,
-        unknown=unknown,
+        problems=said.problems,
+        unknown=said.unknown,
+        later=said.later,
+        own_store=own_store(spec),
         ran=bool((there.job.get("status") or {}).get("startTime")),
         orchestrator=state,
         orchestrator_reason=reason,
@@ -77,8 +80,14 @@ def observe(
         progress=progress if state is JobState.ACTIVE else None,
         silence=silence,
         findings=tuple(findings),
-        limits={} if job is None else _limits(job),
+        limits=_limits(spec.get("roles") or {}),
     )
+
+
+def own_store(spec: Mapping[str, Any]) -> bool:
+    """Whether the job names a store; else it uses the installation's."""
+    store = spec.get("store") or {}
+    return bool(store.get("url") or store.get("secretRef"))
 
 
 def leader(there: Objects, uid: str) -> str | None:
@@ -106,15 +115,12 @@ def _of_role(there: Objects, role: str) -> list[Pod]:
     return [pod(one) for marks, one in marked if marks.get(ROLE_LABEL) == role]
 
 
-def _limits(job: MARLJob) -> dict[str, int]:
-    roles = job.spec.roles
-    return {
-        ORCHESTRATOR: roles.orchestrator.restart_policy.max,
-        WORKER: roles.worker.restart_policy.max,
-        ENGINE: roles.engine.restart_policy.max,
-        TRAINER: roles.trainer.restart_policy.max,
-        EXPERIENCE: roles.experience.restart_policy.max,
+def _limits(roles: Mapping[str, Any]) -> dict[str, int]:
+    """Of the spec as it is written: they hold for a job that is not understood, too."""
+    written = {
+        role: (roles.get(FIELDS.get(role, role)) or {}).get("restartPolicy") or {} for role in ROLES
     }
+    return {role: int(one["max"]) for role, one in written.items() if "max" in one}
 
 
 def _steps(leader: Mapping[str, Any] | None) -> float:
@@ -179,6 +185,7 @@ def pod(manifest: Mapping[str, Any], known: Mapping[str, Ends] | None = None) ->
         requests=requests(manifest["spec"]) if stuck else {},
         node_selector=manifest["spec"].get("nodeSelector", {}),
         tolerations=tuple(manifest["spec"].get("tolerations", ())) if stuck else (),
+        affinity=required(manifest["spec"]) if stuck else None,
         unscheduled_since=seconds(metadata.get("creationTimestamp")) if unseen else 0,
         scheduler=manifest["spec"].get("schedulerName", ""),
         claims=() if node else _claims(manifest["spec"]),

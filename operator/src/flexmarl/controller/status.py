@@ -11,14 +11,18 @@ from flexmarl.contracts.cluster import PoolRole
 from flexmarl.contracts.job import MARLJobSpec
 from flexmarl.controller.clock import clock, stamp
 from flexmarl.controller.conditions import conditions, dated, waiting_for
+from flexmarl.controller.containers import STORE
 from flexmarl.controller.ends import written
-from flexmarl.controller.findings import SILENT
+from flexmarl.controller.findings import FULL, SILENT
 from flexmarl.controller.names import ENGINE, ORCHESTRATOR, Manifest
 from flexmarl.controller.nodes import STUCK
 from flexmarl.controller.observed import Finding, JobState, Observed, Pod
 from flexmarl.controller.phase import FINAL, Phase
 from flexmarl.controller.preparation import Reason
 from flexmarl.controller.words import last_words
+
+HOLD_UP = (STUCK, SILENT, STORE, FULL)
+"""What a suspension may wait for."""
 
 
 def phase_of(status: Mapping[str, Any]) -> Phase:
@@ -63,7 +67,9 @@ def next_status(
     found |= _progress(before, seen, spec)
     if spec is not None:
         there = replace(seen, pods=(), workloads=()) if phase in FINAL else seen
-        found |= _pods(spec, before, there)
+        found |= _pods(spec, before, there, found.get("step"))
+    else:  # it is not understood, and goes on
+        found |= {key: before[key] for key in ("policies", "pools") if key in before}
     made = conditions(seen, findings, phase, (reason, message))
     found["conditions"] = dated(before.get("conditions", ()), made, now)
     return found
@@ -74,7 +80,7 @@ def explain(
 ) -> Reason:
     """Why the job is in this phase, and what to do about it where there is something to do."""
     trouble = next(iter(findings), None)
-    holds_up = next((one for one in findings if one.reason in (STUCK, SILENT)), None)
+    holds_up = next((one for one in findings if one.reason in HOLD_UP), None)
     match phase:
         case Phase.COMPLETE:
             found = "Trained", "every step is trained"
@@ -100,7 +106,7 @@ def explain(
             said = seen.progress
             found = (said.phase, said.message) if said and said.phase else ("Running", "")
         case _:
-            found = "PodsNotReady", waiting_for(seen)
+            found = "PodsNotReady", waiting_for(seen.pods)
     return found
 
 
@@ -175,15 +181,18 @@ def _progress(before: Mapping[str, Any], seen: Observed, spec: MARLJobSpec | Non
             found["reward"] = f"{said.reward:.3g}"
         if said.tokens_per_second is not None:
             found["tokensPerSecond"] = f"{said.tokens_per_second:.0f}"
-    if seen.orchestrator is JobState.COMPLETE and spec is not None:
-        found["step"] = spec.steps
+    if seen.orchestrator is JobState.COMPLETE and "steps" in found:
+        found["step"] = found["steps"]
     if "step" in found and "steps" in found:
         found["progress"] = f"{found['step']}/{found['steps']}"
     return found
 
 
-def _pods(spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed) -> Manifest:
-    """Per policy its engines, per pool its pods.
+def _pods(
+    spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed, step: int | None
+) -> Manifest:
+    """Per policy its engines and, if it is trained, its version, which is the step; per pool its
+    pods.
 
     Which engines of a pool serve a policy only the orchestrator knows.
     """
@@ -193,7 +202,6 @@ def _pods(spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed) -> Manif
     def ready(pods: Iterable[Pod]) -> int:
         return sum(pod.ready and not pod.deleting for pod in pods)
 
-    version = seen.progress.step if seen.progress else None
     policies = []
     for policy in spec.policies:
         pool = spec.pool_of(policy.name, PoolRole.ENGINE)
@@ -204,8 +212,8 @@ def _pods(spec: MARLJobSpec, before: Mapping[str, Any], seen: Observed) -> Manif
         else:
             engines = ready(pod for pod in mine if pod.policy == policy.name)
         entry: Manifest = {"name": policy.name, "engines": engines}
-        if version is not None and policy.trained:
-            entry["version"] = version
+        if step is not None and policy.trained:
+            entry["version"] = step
         policies.append(entry)
     pools = []
     for pool in spec.pools:

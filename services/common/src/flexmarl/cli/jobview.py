@@ -14,7 +14,7 @@ from flexmarl.cli.jobs import phase_of, status_of
 from flexmarl.cli.refusals import Object
 from flexmarl.cli.words import NONE
 
-PREPARED = ("Accepted", "ModelsFetched", "PreflightPassed", "PodsReady")
+PREPARED = ("Accepted", "ModelsFetched", "PreflightPassed", "PodsReady", "StoreReady")
 """Conditions that are bad when False; the others say again what the phase says."""
 _COLOURS = {"Complete": "green", "Failed": "red", "Suspended": "yellow", "Suspending": "yellow"}
 

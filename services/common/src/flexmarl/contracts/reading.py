@@ -18,7 +18,7 @@ from flexmarl.contracts.documents import Document, parse
 from flexmarl.contracts.explain import explain
 from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.overrides import apply_overrides
-from flexmarl.contracts.problems import FieldPath, JobFileError, Problem, format_path
+from flexmarl.contracts.problems import FieldPath, JobFileError, Problem, format_path, show
 
 __all__ = [
     "Inspection",
@@ -28,6 +28,7 @@ __all__ = [
     "checked",
     "inspect_job",
     "known_part",
+    "known_values",
     "load_job",
     "read_job",
     "served_job",
@@ -35,6 +36,8 @@ __all__ = [
 
 BASE_DIR = "flexmarl.io/base-dir"
 """Annotation of a kept job file: the folder that relative URIs count from, not the file's own."""
+ENUMERATIONS = ("enum", "literal_error")
+"""pydantic's types of errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,19 @@ def known_part(data: Any) -> tuple[Any, list[str]]:
         found = error.errors(include_url=False, include_input=False)
         unknown = [tuple(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
         return _without(data, unknown), [format_path(each) for each in unknown]
+    return data, []
+
+
+def known_values(data: Any) -> tuple[Any, list[str]]:
+    """`data` without the words that are none of an enumeration of this release, and which these
+    are, with their fields."""
+    try:
+        _job(data)
+    except ValidationError as error:
+        found = [one for one in error.errors(include_url=False) if one["type"] in ENUMERATIONS]
+        words = {tuple(one["loc"]): one["input"] for one in found if isinstance(one["input"], str)}
+        said = [f"{format_path(path)}: {show(word)}" for path, word in words.items()]
+        return _without(data, words), said
     return data, []
 
 

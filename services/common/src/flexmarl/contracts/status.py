@@ -9,7 +9,8 @@ class JobCondition(Model):
     """As conditions are everywhere in Kubernetes."""
 
     type: str
-    """Accepted, ModelsFetched, PreflightPassed, PodsReady, Suspended, Complete or Failed."""
+    """Accepted, ModelsFetched, PreflightPassed, PodsReady, StoreReady, Suspended, Complete or
+    Failed."""
     status: str
     """True or False."""
     reason: str

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from flexmarl.contracts.v1 import experience_pb2, orchestrator_pb2_grpc
 from flexmarl.contracts.v1 import orchestrator_pb2 as pb
-from flexmarl.contracts.v1 import orchestrator_pb2_grpc
 
 
 class Desk:
@@ -25,6 +25,10 @@ class Desk:
         """Engines, by pool."""
         self.engines: Mapping[str, int] = {}
         """Those that serve it, by policy."""
+        self.store_away = ""
+        """Why the store does not answer; empty: it does."""
+        self.store_full: experience_pb2.Memory | None = None
+        """Once groups have waited for room in it for long."""
 
     async def unless_to_save(
         self, work: Coroutine[Any, Any, None], beyond: Callable[[], bool] = lambda: False
@@ -65,6 +69,8 @@ class DeskService(orchestrator_pb2_grpc.OrchestratorServicer):
             saved=desk.saved,
             wanted=desk.wanted,
             engines=desk.engines,
+            store_away=desk.store_away,
+            store_full=desk.store_full,
         )
         if desk.line is not None:
             rewards = [agent.get("reward") for agent in desk.line["agents"].values()]

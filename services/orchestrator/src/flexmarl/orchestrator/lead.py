@@ -25,7 +25,8 @@ from flexmarl.orchestrator.position import (
     from_fields,
 )
 from flexmarl.orchestrator.rundir import RunDir
-from flexmarl.runtime.errors import FencedError, UnavailableError
+from flexmarl.orchestrator.store import Store
+from flexmarl.runtime.errors import FencedError
 
 log = structlog.get_logger()
 
@@ -33,15 +34,15 @@ log = structlog.get_logger()
 class Lead:
     """Of one orchestrator, over all its incarnations; `take` begins each."""
 
-    def __init__(self, inputs: Inputs, experience: ExperienceClient, files: RunDir) -> None:
+    def __init__(
+        self, inputs: Inputs, experience: ExperienceClient, store: Store, files: RunDir
+    ) -> None:
         self._inputs, self._experience, self._files = inputs, experience, files
+        self._store = store
         self.incarnation = 0
         self.position = Position(0, time.time(), discard=True)
         self.moved = False
         """A step was finished since the last recovery."""
-        self._store_away = False
-        self._room = ""
-        """How full the store is, while groups wait for room."""
         self._above = 0
         """An incarnation that others know and the store has forgotten."""
         self._own = False
@@ -115,42 +116,15 @@ class Lead:
         """Policies do not stand where the job does: the next incarnation begins further back."""
         self._own, self.position = True, fall_back(self.position)
 
-    def away(self) -> list[str]:
-        """The store, or what it lacks."""
-        if self._store_away:
-            return ["the experience store"]
-        return [self._room] if self._room else []
-
     async def guard(self) -> None:
-        """Until cancelled, see to it that the store knows us and nobody above us, and look whether
-        it is full."""
-        limits = self._inputs.limits
+        """Until cancelled, see to it that the store knows us and nobody above us."""
         while True:
-            await asyncio.sleep(limits.confirm)
-            try:
-                async with asyncio.timeout(limits.short_call):
-                    fields = await self._experience.get_state()
-                    await self._look()
-            except (UnavailableError, TimeoutError) as error:
-                if not self._store_away:
-                    log.warning("the store is away", error=str(error))
-                self._store_away = True
+            await asyncio.sleep(self._inputs.limits.confirm)
+            fields = await self._store.ask(self.position.step)
+            if fields is None:
                 continue
-            self._store_away = False
             known = int(fields.get("incarnation", 0))
             if known > self.incarnation:
                 raise FencedError(f"incarnation {known} has taken over from {self.incarnation}")
             if known < self.incarnation:
                 raise StoreLostError("the store has lost its memory")
-
-    async def _look(self) -> None:
-        step, total = self.position.step, self._inputs.job.spec.batch.tasks_per_step
-        found = await self._experience.stored(step)
-        before, self._room = self._room, ""
-        if (full := found.full) is not None:
-            self._room = (
-                f"room in the store: {full.used >> 20} of {full.most >> 20} MiB are taken, "
-                f"{len(found.indexes)} of {total} groups of step {step} are there"
-            )
-            if not before:
-                log.warning("the store is full", used=full.used, most=full.most, step=step)

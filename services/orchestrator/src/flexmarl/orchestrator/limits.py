@@ -46,6 +46,8 @@ class Limits:
     """A pool wants fewer engines only after it has wanted no more for so long."""
     confirm: float = 5
     """Between two looks at the store: are we still who we think, is a group missing."""
+    full: float = 30
+    """For so long groups may wait for room in the store before that is a trouble to be told."""
     resting: float = 1
     """How long a worker that failed is avoided."""
     episodes_in_flight: int = 2048

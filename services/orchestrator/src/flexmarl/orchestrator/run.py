@@ -29,6 +29,7 @@ from flexmarl.orchestrator.rundir import Phase, RunDir, lines
 from flexmarl.orchestrator.services import Services, connected, named, wait_for_everyone
 from flexmarl.orchestrator.step import Parts
 from flexmarl.orchestrator.steps import Steps
+from flexmarl.orchestrator.store import Store
 from flexmarl.orchestrator.summary import summary
 from flexmarl.orchestrator.training import Standing, Training
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError
@@ -88,7 +89,9 @@ class Run:
         self._job, self._limits = inputs.job, inputs.limits
         self._files, self._report = files, report
         self._workers = Workers(services.directory.workers, inputs.limits)
-        self._lead = Lead(inputs, services.experience, files)
+        groups = inputs.job.spec.batch.tasks_per_step
+        self._store = Store(services.asking, inputs.limits, desk, groups)
+        self._lead = Lead(inputs, services.experience, self._store, files)
         self._epochs: dict[str, int] = {}
         self._recoveries = 0
 
@@ -127,7 +130,11 @@ class Run:
     async def _go(self) -> None:
         """One incarnation. StateLostError, StoreLostError: it is over and another may go on."""
         lead, services = self._lead, self._services
-        await lead.take()
+        self._report.waits_for(self._store.away)
+        async with asyncio.TaskGroup() as waiting:
+            watching = waiting.create_task(self._store.watch(lead.position.step))
+            await lead.take()
+            watching.cancel()
         self._report.now(Phase.STARTING, lead.position.step, "binding policies")
         training = Training(self._job, services, self._limits, lead.incarnation, self._epochs)
         directory = services.directory
@@ -137,7 +144,7 @@ class Run:
         directory.changed = engines.look
         self._report.waits_for(
             lambda: [
-                *lead.away(),
+                *self._store.away(),
                 *directory.missing(),
                 *training.away(),
                 *engines.away(),

@@ -29,6 +29,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class Services:
     experience: ExperienceClient
+    asking: ExperienceClient
+    """The same service; it soon gives up, and says why."""
     directory: Directory
     """Of workers and engines."""
     trainers: list[trainer_pb2_grpc.TrainerAsyncStub]
@@ -148,6 +150,14 @@ async def connected(job: MARLJob, settings: Settings, limits: Limits) -> AsyncIt
         yield Services(
             experience=await stack.enter_async_context(
                 ExperienceClient(settings.experience, settings.token, patience=limits.store)
+            ),
+            asking=await stack.enter_async_context(
+                ExperienceClient(
+                    settings.experience,
+                    settings.token,
+                    timeout=limits.short_call,
+                    patience=limits.short_call / 2,
+                )
             ),
             directory=directory,
             trainers=[

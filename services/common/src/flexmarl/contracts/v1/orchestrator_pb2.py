@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from flexmarl.contracts.v1 import experience_pb2 as flexmarl_dot_contracts_dot_v1_dot_experience__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(flexmarl/contracts/v1/orchestrator.proto\x12\x15\x66lexmarl.contracts.v1\"\x11\n\x0fProgressRequest\"\xd9\x03\n\x10ProgressResponse\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x13\n\x0bgroups_done\x18\x05 \x01(\x04\x12\x14\n\x0cgroups_total\x18\x06 \x01(\x04\x12\x12\n\x05saved\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x43\n\x06wanted\x18\x08 \x03(\x0b\x32\x33.flexmarl.contracts.v1.ProgressResponse.WantedEntry\x12\x13\n\x06reward\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11tokens_per_second\x18\n \x01(\x01H\x02\x88\x01\x01\x12\x45\n\x07\x65ngines\x18\x0b \x03(\x0b\x32\x34.flexmarl.contracts.v1.ProgressResponse.EnginesEntry\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0c\x45nginesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x42\x08\n\x06_savedB\t\n\x07_rewardB\x14\n\x12_tokens_per_second\"\r\n\x0bSaveRequest\"\x0e\n\x0cSaveResponse2\xbc\x01\n\x0cOrchestrator\x12[\n\x08Progress\x12&.flexmarl.contracts.v1.ProgressRequest\x1a\'.flexmarl.contracts.v1.ProgressResponse\x12O\n\x04Save\x12\".flexmarl.contracts.v1.SaveRequest\x1a#.flexmarl.contracts.v1.SaveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(flexmarl/contracts/v1/orchestrator.proto\x12\x15\x66lexmarl.contracts.v1\x1a&flexmarl/contracts/v1/experience.proto\"\x11\n\x0fProgressRequest\"\xa0\x04\n\x10ProgressResponse\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x13\n\x0bgroups_done\x18\x05 \x01(\x04\x12\x14\n\x0cgroups_total\x18\x06 \x01(\x04\x12\x12\n\x05saved\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x43\n\x06wanted\x18\x08 \x03(\x0b\x32\x33.flexmarl.contracts.v1.ProgressResponse.WantedEntry\x12\x13\n\x06reward\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11tokens_per_second\x18\n \x01(\x01H\x02\x88\x01\x01\x12\x45\n\x07\x65ngines\x18\x0b \x03(\x0b\x32\x34.flexmarl.contracts.v1.ProgressResponse.EnginesEntry\x12\x12\n\nstore_away\x18\x0c \x01(\t\x12\x31\n\nstore_full\x18\r \x01(\x0b\x32\x1d.flexmarl.contracts.v1.Memory\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0c\x45nginesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x42\x08\n\x06_savedB\t\n\x07_rewardB\x14\n\x12_tokens_per_second\"\r\n\x0bSaveRequest\"\x0e\n\x0cSaveResponse2\xbc\x01\n\x0cOrchestrator\x12[\n\x08Progress\x12&.flexmarl.contracts.v1.ProgressRequest\x1a\'.flexmarl.contracts.v1.ProgressResponse\x12O\n\x04Save\x12\".flexmarl.contracts.v1.SaveRequest\x1a#.flexmarl.contracts.v1.SaveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,18 +36,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROGRESSRESPONSE_WANTEDENTRY']._serialized_options = b'8\001'
   _globals['_PROGRESSRESPONSE_ENGINESENTRY']._loaded_options = None
   _globals['_PROGRESSRESPONSE_ENGINESENTRY']._serialized_options = b'8\001'
-  _globals['_PROGRESSREQUEST']._serialized_start=67
-  _globals['_PROGRESSREQUEST']._serialized_end=84
-  _globals['_PROGRESSRESPONSE']._serialized_start=87
-  _globals['_PROGRESSRESPONSE']._serialized_end=560
-  _globals['_PROGRESSRESPONSE_WANTEDENTRY']._serialized_start=424
-  _globals['_PROGRESSRESPONSE_WANTEDENTRY']._serialized_end=469
-  _globals['_PROGRESSRESPONSE_ENGINESENTRY']._serialized_start=471
-  _globals['_PROGRESSRESPONSE_ENGINESENTRY']._serialized_end=517
-  _globals['_SAVEREQUEST']._serialized_start=562
-  _globals['_SAVEREQUEST']._serialized_end=575
-  _globals['_SAVERESPONSE']._serialized_start=577
-  _globals['_SAVERESPONSE']._serialized_end=591
-  _globals['_ORCHESTRATOR']._serialized_start=594
-  _globals['_ORCHESTRATOR']._serialized_end=782
+  _globals['_PROGRESSREQUEST']._serialized_start=107
+  _globals['_PROGRESSREQUEST']._serialized_end=124
+  _globals['_PROGRESSRESPONSE']._serialized_start=127
+  _globals['_PROGRESSRESPONSE']._serialized_end=671
+  _globals['_PROGRESSRESPONSE_WANTEDENTRY']._serialized_start=535
+  _globals['_PROGRESSRESPONSE_WANTEDENTRY']._serialized_end=580
+  _globals['_PROGRESSRESPONSE_ENGINESENTRY']._serialized_start=582
+  _globals['_PROGRESSRESPONSE_ENGINESENTRY']._serialized_end=628
+  _globals['_SAVEREQUEST']._serialized_start=673
+  _globals['_SAVEREQUEST']._serialized_end=686
+  _globals['_SAVERESPONSE']._serialized_start=688
+  _globals['_SAVERESPONSE']._serialized_end=702
+  _globals['_ORCHESTRATOR']._serialized_start=705
+  _globals['_ORCHESTRATOR']._serialized_end=893
 # @@protoc_insertion_point(module_scope)

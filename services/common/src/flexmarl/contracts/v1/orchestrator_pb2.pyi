@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from flexmarl.contracts.v1 import experience_pb2 as _experience_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -88,6 +89,8 @@ class ProgressResponse(_message.Message):
     REWARD_FIELD_NUMBER: _builtins.int
     TOKENS_PER_SECOND_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
+    STORE_AWAY_FIELD_NUMBER: _builtins.int
+    STORE_FULL_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     step: _builtins.int
     steps: _builtins.int
@@ -100,6 +103,8 @@ class ProgressResponse(_message.Message):
     """mean over agents in the last step"""
     tokens_per_second: _builtins.float
     """sampled, in the last step"""
+    store_away: _builtins.str
+    """why the store does not answer; empty: it does"""
     @_builtins.property
     def wanted(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """engines by pool; one that is missing: as many as there are"""
@@ -107,6 +112,10 @@ class ProgressResponse(_message.Message):
     @_builtins.property
     def engines(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """by policy: those that serve it"""
+
+    @_builtins.property
+    def store_full(self) -> _experience_pb2.Memory:
+        """of the store, once groups have waited for room for long"""
 
     def __init__(
         self,
@@ -122,10 +131,12 @@ class ProgressResponse(_message.Message):
         reward: _builtins.float | None = ...,
         tokens_per_second: _builtins.float | None = ...,
         engines: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        store_away: _builtins.str = ...,
+        store_full: _experience_pb2.Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "reward", b"reward", "saved", b"saved", "tokens_per_second", b"tokens_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "reward", b"reward", "saved", b"saved", "store_full", b"store_full", "tokens_per_second", b"tokens_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "engines", b"engines", "groups_done", b"groups_done", "groups_total", b"groups_total", "message", b"message", "phase", b"phase", "reward", b"reward", "saved", b"saved", "step", b"step", "steps", b"steps", "tokens_per_second", b"tokens_per_second", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "_saved", b"_saved", "_tokens_per_second", b"_tokens_per_second", "engines", b"engines", "groups_done", b"groups_done", "groups_total", b"groups_total", "message", b"message", "phase", b"phase", "reward", b"reward", "saved", b"saved", "step", b"step", "steps", b"steps", "store_away", b"store_away", "store_full", b"store_full", "tokens_per_second", b"tokens_per_second", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
