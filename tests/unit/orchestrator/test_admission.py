@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexmarl.data.notes import Note
+from flexmarl.experience.client import StoredStep
 from flexmarl.orchestrator.admission import Place, admits, due, fits, may_take, open_steps
 from flexmarl.orchestrator.draws import Draws, lying, restored
 
@@ -68,6 +69,7 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
     version, mishaps = 0, 10
     sampled: dict[int, tuple[int, int]] = {}  # draw -> versions of its oldest and newest token
     trained: dict[Place, int] = {}
+    half: dict[Place, int] = {}  # where some policy has a draw that another lost
     kept = ""
     while version < steps:
         gone = {*draws.playing, *draws.whole, *draws.placed.values(), *trained.values()}
@@ -94,8 +96,11 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
         if mishaps and chance.random() < 0.05:  # the orchestrator died, appends were lost
             mishaps -= 1
             lies = draws.placed | {place: draw for draw, place in draws.holes.items()}
-            stored = {place: draw for place, draw in lies.items() if chance.random() < 0.8}
-            draws = restored(kept, Draws(steps, per_step, staleness, version), stored)
+            fates = {place: chance.choice(["there", "there", "half", "gone"]) for place in lies}
+            stored = {place: draw for place, draw in lies.items() if fates[place] == "there"}
+            half |= {place: draw for place, draw in lies.items() if fates[place] == "half"}
+            lost = {place: half[place] for place in half.keys() & lies.keys() - stored.keys()}
+            draws = restored(kept, Draws(steps, per_step, staleness, version), stored, lost)
             ahead = range(draws.next, steps * per_step)
             owned = [*trained.values(), *draws.placed.values(), *draws.pending, *ahead]
             assert sorted(owned) == list(range(steps * per_step))
@@ -111,6 +116,7 @@ def test_partial_rollouts_place_every_draw_once_within_the_bound_in_any_order(
             draws.close(version)
             version += 1
             kept = draws.dump()
+    assert half.items() <= trained.items()
     assert sorted(trained.values()) == list(range(steps * per_step))
     assert sorted(trained) == list(itertools.product(range(steps), range(per_step)))
 
@@ -126,7 +132,7 @@ def test_falling_back_draws_again_what_was_placed_and_not_trained(ahead: int) ->
     while draws.place():
         pass
     assert draws.placed == {(0, 0): 3, (0, 1): 1, (1, 0): 2}
-    later = restored(draws.dump(), Draws(5, 2, 2, step=1), {})
+    later = restored(draws.dump(), Draws(5, 2, 2, step=1), {}, {})
     assert later.placed == {}
     assert later.pending == {0, 2} | set(range(4, 4 + ahead))
 
@@ -165,7 +171,7 @@ def test_what_the_store_lost_goes_back_to_its_own_place() -> None:
 def test_a_draw_that_was_passed_over_is_not_forgotten_by_a_restart() -> None:
     draws = Draws(steps=3, per_step=3, staleness=1)
     draws.issue(2, 0)  # 0 and 1 need policies that are not there yet
-    later = restored(draws.dump(), Draws(3, 3, 1), {})
+    later = restored(draws.dump(), Draws(3, 3, 1), {}, {})
     assert (later.pending, later.next) == ({0, 1, 2}, 3)
 
 
@@ -176,9 +182,9 @@ def test_what_may_have_been_stored_after_all_is_not_played_into_another_place() 
         draws.finish(draw, 0, 0)
     assert [draws.place(), draws.place()] == [(0, (0, 0)), (1, (0, 1))]
     draws.lost((0, 1))  # the worker died on the way
-    kept = restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0, (0, 1): 1})
+    kept = restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0, (0, 1): 1}, {})
     assert (kept.placed, kept.pending) == ({(0, 0): 0, (0, 1): 1}, set())
-    gone = restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0})
+    gone = restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0}, {})
     assert (gone.placed, gone.pending) == ({(0, 0): 0}, {1})
     draws.issue(1, 0)
     draws.close(0)  # a trainer had it
@@ -193,17 +199,20 @@ def test_what_lies_in_the_store_outranks_what_was_kept_when_the_step_began() -> 
     draws.finish(2, 0, 0)
     assert draws.place() == (2, (0, 0))
     kept = draws.dump()
-    then = restored(kept, Draws(3, 2, 1), {(0, 0): 0, (0, 1): 4})
+    then = restored(kept, Draws(3, 2, 1), {(0, 0): 0, (0, 1): 4}, {(1, 0): 1})
     assert then.placed == {(0, 0): 0, (0, 1): 4}
-    assert (then.next, then.pending) == (5, {1, 2, 3})
+    assert (then.next, then.pending, then.holes) == (5, {1, 2, 3}, {1: (1, 0)})
     silent: Mapping[Place, int | None] = {(0, 0): None, (1, 1): None}  # as an older version wrote
-    assert restored(kept, Draws(3, 2, 1), silent).placed == {(0, 0): 2}
+    assert restored(kept, Draws(3, 2, 1), silent, {}).placed == {(0, 0): 2}
 
 
 def test_which_draw_lies_where_is_read_from_the_notes() -> None:
-    notes = {0: Note(drawn=(2, 1)), 1: Note({"a": (0.5, 2)}), 2: Note()}
+    notes = {0: Note(drawn=(2, 1)), 1: Note({"a": (0.5, 2)}), 3: Note(drawn=(1, 0))}
     raw = {index: note.encoded() for index, note in notes.items()}
-    assert lying({2: raw}, per_step=4) == {(2, 0): 9, (2, 1): None, (2, 2): None}
+    found = StoredStep(frozenset({0, 1, 2}), closed=False, notes=raw, full=None)
+    there, lost = lying({2: found}, per_step=4)
+    assert there == {(2, 0): 9, (2, 1): None, (2, 2): None}
+    assert lost == {(2, 3): 4}
 
 
 def test_a_draw_that_is_given_up_is_not_issued_again() -> None:
@@ -214,4 +223,4 @@ def test_a_draw_that_is_given_up_is_not_issued_again() -> None:
     draws.lost((0, 0))
     draws.finish(0, 0, 0)
     assert draws.place() == (0, (0, 0))
-    assert restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0}).pending == set()
+    assert restored(draws.dump(), Draws(3, 2, 1), {(0, 0): 0}, {}).pending == set()

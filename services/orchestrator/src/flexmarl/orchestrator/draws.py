@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from flexmarl.data.notes import Note
+from flexmarl.experience.client import StoredStep
 from flexmarl.orchestrator.admission import Place, due, may_take
 
 
@@ -143,28 +144,29 @@ class Draws:
         )
 
 
-def lying(stored: Mapping[int, Mapping[int, bytes]], per_step: int) -> dict[Place, int | None]:
-    """Which draw lies where; None if its note does not say so."""
-    return {
-        (step, index): _draw(Note.read(note), per_step)
-        for step, notes in stored.items()
-        for index, note in notes.items()
+def lying(
+    stored: Mapping[int, StoredStep], per_step: int
+) -> tuple[dict[Place, int | None], dict[Place, int]]:
+    """Which draw lies where, None if its note does not say so, and which some policy has lost."""
+    said = {
+        (step, index): drawn[0] * per_step + drawn[1]
+        for step, found in stored.items()
+        for index, note in found.notes.items()
+        if (drawn := Note.read(note).drawn) is not None
     }
+    there = {(step, index) for step, found in stored.items() for index in found.indexes}
+    lost = {place: draw for place, draw in said.items() if place not in there}
+    return {place: said.get(place) for place in there}, lost
 
 
-def _draw(note: Note, per_step: int) -> int | None:
-    if note.drawn is None:
-        return None
-    step, index = note.drawn
-    return step * per_step + index
-
-
-def restored(text: str, fresh: Draws, stored: Mapping[Place, int | None]) -> Draws:
+def restored(
+    text: str, fresh: Draws, stored: Mapping[Place, int | None], lost: Mapping[Place, int]
+) -> Draws:
     """For a new incarnation, in which nothing is being played: what `dump` kept when a step was
     trained last, and what is `stored` now, which draw in which place (None: as `dump` has it).
 
-    A draw that is not stored never got there, or the job fell back to before it did: it is to be
-    issued again.
+    What some policy `lost` goes back where it was. A draw that is not stored never got there, or
+    the job fell back to before it did: it is to be issued again.
     """
     known: dict[str, Any] = json.loads(text) if text else {"next": fresh.step * fresh.per_step}
     before = {
@@ -174,8 +176,10 @@ def restored(text: str, fresh: Draws, stored: Mapping[Place, int | None]) -> Dra
         draw = before.get(place) if lies is None else lies
         if draw is not None:
             fresh.placed[place] = draw
+    fresh.holes = {draw: place for place, draw in lost.items()}
     there = set(fresh.placed.values())
-    fresh.next = max([known["next"], *(draw + 1 for draw in there)])
+    fresh.next = max([known["next"], *(draw + 1 for draw in there | fresh.holes.keys())])
     passed = range(known["next"], fresh.next)
-    fresh.pending = {*known.get("pending", ()), *before.values(), *passed} - there
+    drawn = {*known.get("pending", ()), *before.values(), *passed, *fresh.holes}
+    fresh.pending = drawn - there
     return fresh

@@ -18,6 +18,7 @@ from flexmarl.contracts.v1 import rollout_pb2
 from flexmarl.data.difficulty import Tried
 from flexmarl.data.notes import Note
 from flexmarl.data.tasks import Task
+from flexmarl.experience.client import StoredStep
 from flexmarl.experience.samples import GroupId, PolicySamples
 from flexmarl.orchestrator.admission import Place, open_steps
 from flexmarl.orchestrator.calls import says
@@ -50,14 +51,13 @@ class Rollouts:
         incarnation: int,
         *,
         version: int,
-        stored: Mapping[int, Mapping[int, bytes]],
+        stored: Mapping[int, StoredStep],
         draws: str,
         refills: str,
         remember: Callable[[], Awaitable[None]],
     ) -> None:
-        """`version`: at which the job stands. `stored`: the notes of what the store holds already,
-        by step and index. `draws` and `refills`: as they were when last kept; `remember` keeps
-        the refills again.
+        """`version`: at which the job stands. `stored`: what the store holds already. `draws` and
+        `refills`: as they were when last kept; `remember` keeps the refills again.
         """
         spec = parts.job.spec
         self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
@@ -74,7 +74,7 @@ class Rollouts:
         self._placing: Placing | None = None
         if spec.pipeline.partial_rollout:
             fresh = Draws(spec.steps, self._total, self._staleness, version)
-            self._draws = restored(draws, fresh, lying(stored, self._total))
+            self._draws = restored(draws, fresh, *lying(stored, self._total))
             self._placing = Placing(self, self._draws)
         self._tries = Tries(parts, tasks, self._choices, self._draws, incarnation)
         self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.batch.group_size)
@@ -123,7 +123,8 @@ class Rollouts:
             self._placing.look()
 
     def _open(self, number: int) -> None:
-        stored = self._stored.get(number, {})
+        found = self._stored.get(number)
+        stored = {at: found.notes.get(at, b"") for at in found.indexes} if found else {}
         places = [(number, index) for index in range(self._total)]
         if self._draws is None:
             tasks = {index: self._choices.task((number, index)) for _, index in places}

@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import Counter
 
 from flexmarl.contracts.job import MARLJob
+from flexmarl.experience.client import StoredStep
 from flexmarl.orchestrator.admission import open_steps
 from flexmarl.orchestrator.binding import Binder
 from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
@@ -191,10 +192,10 @@ class Run:
             for helper in helpers:
                 helper.cancel()
 
-    async def _stored(self, training: Training) -> dict[int, dict[int, bytes]]:
-        """What the store holds of the steps that are open: notes by step and index. A policy may be
-        ahead of the others by this step, but then nothing of it can be played again as it was, so
-        the store must hold all of it."""
+    async def _stored(self, training: Training) -> dict[int, StoredStep]:
+        """What the store holds of the steps that are open. A policy may be ahead of the others by
+        this step, but then nothing of it can be played again as it was, so the store must hold all
+        of it."""
         spec, step = self._job.spec, self._lead.position.step
         held = {}
         for number in open_steps(step, spec.steps, spec.pipeline.max_staleness + 1):
@@ -203,10 +204,10 @@ class Run:
                 raise StateLostError(
                     f"the store has closed step {number}, the job stands at {step}"
                 )
-            held[number] = {index: found.notes.get(index, b"") for index in found.indexes}
+            held[number] = found
         if step == spec.steps:
             return held
-        lacking = spec.batch.tasks_per_step - len(held[step])
+        lacking = spec.batch.tasks_per_step - len(held[step].indexes)
         ahead = [name for name, weights in training.weights.items() if weights.version > step]
         if ahead and lacking:
             raise StateLostError(

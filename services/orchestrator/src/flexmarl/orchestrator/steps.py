@@ -20,6 +20,7 @@ import structlog
 from prometheus_client import Histogram
 
 from flexmarl.contracts.v1.weights_pb2 import WeightsRef
+from flexmarl.experience.client import StoredStep
 from flexmarl.orchestrator import checkpoint as checkpoints
 from flexmarl.orchestrator.checkpoint import Checkpoint, checksums
 from flexmarl.orchestrator.desk import Desk
@@ -80,9 +81,8 @@ class Steps:
             for policy in self._spec.trained_policies
         }
 
-    async def run(self, stored: Mapping[int, Mapping[int, bytes]]) -> None:
-        """`stored`: what the store holds already of the steps that are open: notes by step and
-        index."""
+    async def run(self, stored: Mapping[int, StoredStep]) -> None:
+        """`stored`: what the store holds already of the steps that are open."""
         lines = await self._record.read()
         rollouts = Rollouts(
             self._parts,
