@@ -300,6 +300,17 @@ def test_small_folds_wait_for_more() -> None:
     assert fold.done
 
 
+def test_of_what_is_missing_as_much_is_wanted_as_the_next_fold_needs() -> None:
+    fold = FoldOrder(9, 2, deterministic=False, overlap=True, tokens=30)
+    wanted = []
+    for index in range(9):
+        wanted.append(fold.wanted)
+        fold.add(index, GROUP)  # 8 tokens
+        fold.take()
+    # Of the first nothing is known; a fold takes four; the last is all that is left.
+    assert wanted == [9, 2, 1, 1, 3, 2, 1, 1, 1]
+
+
 def test_the_last_groups_are_folded_with_others_when_they_are_no_fold_of_their_own() -> None:
     fold = FoldOrder(3, 1, deterministic=False, overlap=True, tokens=10)
     for index in range(3):

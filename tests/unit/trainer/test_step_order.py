@@ -35,9 +35,11 @@ def play(
     for arrived, index in enumerate(arrivals):
         assert not order.done
         assert order.missing == groups - arrived
+        assert 1 <= order.wanted <= order.missing
         order.add(index, Prepared((), index))
         work_off()
     assert order.done
+    assert order.wanted == 0
     assert not updates.pop()
     return updates
 

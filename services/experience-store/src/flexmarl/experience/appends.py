@@ -72,15 +72,19 @@ class Appends:
                 for key, data in plan.staged:
                     pipe.set(key, data, ex=STAGED_SECONDS)
                 pipe.evalsha(self._commit.sha, len(plan.keys), *plan.keys, *plan.args)
-            pipe.publish(*self._arrivals.message)
+            if message := self._arrivals.message():
+                pipe.publish(*message)
             replies = iter(await pipe.execute(raise_on_error=False))
         try:
-            return [
+            written = [
                 await self._read(plan, [next(replies) for _ in plan.staged], next(replies))
                 for plan in plans
             ]
         finally:
             self._arrivals.wake()
+        if message and isinstance(listeners := next(replies), int):
+            self._arrivals.told(listeners)
+        return written
 
     def _plan(self, group: WireGroup, played: float | None) -> _Plan:
         id_, names, attempt = group.id, self._keys, secrets.token_hex(8)
@@ -100,7 +104,6 @@ class Appends:
     async def _read(self, plan: _Plan, staging: list[Any], reply: Any) -> Written:
         if isinstance(reply, NoScriptError):  # a server that was started again
             reply = await self._commit(plan.keys, plan.args)
-            await self._redis.publish(*self._arrivals.message)
         failures = [each for each in (*staging, reply) if isinstance(each, Exception)]
         for failure in failures:
             if not isinstance(failure, OutOfMemoryError) or failure is reply:

@@ -1,7 +1,8 @@
 """Waiting for something new without a connection per waiter: one subscription for all of them.
 
 What this process stored itself it knows at once; the subscription tells of others. A message may be
-lost while it is down, so nobody waits for longer than `POLL_SECONDS` before looking again.
+lost while it is down, or not be sent to one that has just begun to listen: nobody waits for longer
+than `POLL_SECONDS` before looking again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from flexmarl.experience.connection import ANSWER_SECONDS
+from flexmarl.experience.moments import now
 
 POLL_SECONDS = 1.0
+ASK_SECONDS = 0.25
+"""Between questions whether anybody else listens, while nobody does."""
 log = structlog.get_logger()
 
 
@@ -30,8 +34,9 @@ class Arrivals:
         self._redis, self._channel = redis, channel
         self._event = asyncio.Event()
         self._released = False
-        self.message = channel, secrets.token_hex(4)
-        """Where to tell others of what this process stored, and how."""
+        self._mine = secrets.token_hex(4)
+        self._told_until = 0.0
+        """Before this moment nobody else listens, or they look by themselves."""
         self.count = 0
         """Of arrivals so far: as long as it stays the same, nothing new is known of."""
 
@@ -43,6 +48,15 @@ class Arrivals:
     def released(self) -> bool:
         """Whether nobody shall wait any more."""
         return self._released
+
+    def message(self) -> tuple[str, str] | None:
+        """What to publish where, to tell others of what this process is about to store."""
+        return (self._channel, self._mine) if now() >= self._told_until else None
+
+    def told(self, listeners: int) -> None:
+        """So many had it; this process is one of them and would read each of its own messages."""
+        if listeners <= 1:
+            self._told_until = now() + ASK_SECONDS
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Return at the arrival, or after `seconds`, or when it is time to look again."""
@@ -63,7 +77,7 @@ class Arrivals:
 
     async def watch(self) -> None:
         """Turn messages into wake-ups until cancelled."""
-        down, mine = False, self.message[1].encode()
+        down, mine = False, self._mine.encode()
         while True:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as messages:

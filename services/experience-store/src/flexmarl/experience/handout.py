@@ -1,8 +1,8 @@
 """Handing out groups to readers that wait for them.
 
 An answer costs as much as a dozen small groups do, so groups that come at each other's heels go
-together; but the last ones that a reader lacks go at once. Where nothing new can be, the server is
-not asked.
+together; but once all are there that a reader is waiting for they go at once. Where nothing new can
+be, the server is not asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flexmarl.experience.leases import Leased, Leases
 from flexmarl.experience.moments import now, stamp
 from flexmarl.experience.wire import lease_message
 
-GATHER_SECONDS = 0.02
+GATHER_SECONDS = 0.05
 """At least, between a reader's question and the answer, while more may come that it lacks."""
 
 

@@ -40,7 +40,7 @@ class FoldOrder:
         self._groups, self._micro_batch = groups, micro_batch
         self._deterministic, self._overlap, self._tokens = deterministic, overlap, tokens
         self._waiting: dict[int, Prepared] = {}
-        self._arrived = 0
+        self._arrived = self._seen_tokens = 0
         self._next = 0
 
     @property
@@ -53,9 +53,23 @@ class FoldOrder:
         """Whether every group has arrived and been taken."""
         return not self.missing and not self._waiting
 
+    @property
+    def wanted(self) -> int:
+        """How many of the missing groups the next fold needs, rather fewer: asked again costs less
+        than a fold that waits."""
+        if not self._overlap or not self._arrived:
+            return self.missing
+        if self._deterministic:
+            window = range(self._next, min(self._next + self._micro_batch, self._groups))
+            return min(self.missing, sum(index not in self._waiting for index in window) or 1)
+        over = sum(group.input_tokens for group in self._waiting.values()) % self._tokens
+        lacking = (self._tokens - over) * self._arrived // max(1, self._seen_tokens)
+        return min(self.missing, max(lacking, self._micro_batch - len(self._waiting), 1))
+
     def add(self, index: int, group: Prepared) -> None:
         self._waiting[index] = group
         self._arrived += 1
+        self._seen_tokens += group.input_tokens
 
     def take(self) -> list[Prepared]:
         """The groups to fold now, each handed out once; empty: wait for more."""
@@ -119,6 +133,14 @@ class StepOrder:
     def missing(self) -> int:
         """Groups that have not arrived, of all updates."""
         return sum(part.missing for part in self._parts)
+
+    @property
+    def wanted(self) -> int:
+        """How many of the missing groups are likely to be needed before anything can go on."""
+        if not self._overlap:
+            return self.missing
+        parts = self._parts[self._current :]
+        return next((part.wanted for part in parts if part.missing), 0)
 
     @property
     def ready(self) -> bool:

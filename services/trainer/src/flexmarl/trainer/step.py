@@ -102,8 +102,13 @@ class Step:
             cursor,
             max_groups=MAX_GROUPS,
             wait=LEASE_SECONDS,
-            lacking=self._groups - len(self._seen),
+            lacking=self._wanted(),
         )
+
+    def _wanted(self) -> int:
+        """Groups that are worth waiting for a moment, of those that are yet to come."""
+        unprepared = len(self._seen) - self._arrived
+        return min(self._groups - len(self._seen), max(1, self._order.wanted - unprepared))
 
     async def _work_off(self, compute: Compute) -> None:
         """Fold and step as far as what has arrived allows."""
