@@ -148,9 +148,8 @@ class Worker:
             await self._pace.keep()
             samples = self._samples(order, episodes)
             self._told.of_nothing(order, episodes, samples)
-            began = time.perf_counter()
             dropped = not await self._kept(order, episodes, samples)
-            played += time.perf_counter() - began  # the filter is no part of the store
+            played = time.perf_counter()  # from here on it is the store's
             duplicate = not dropped and not await self._stored(
                 order, samples, self._note(episodes), played
             )
