@@ -7,11 +7,11 @@ from typing import Any, cast
 from tests.unit.orchestrator.jobs import make_job
 
 from flexmarl.contracts.v1 import rollout_pb2
-from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.rollouts import Rollouts
 from flexmarl.orchestrator.step import Parts
 from flexmarl.orchestrator.tasks import Tasks
+from flexmarl.orchestrator.workers import Workers
 
 RECORDS = [{"question": str(number)} for number in range(10)]
 

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from flexmarl.contracts.v1 import rollout_pb2
-from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.limits import Limits
+from flexmarl.orchestrator.workers import Workers
 from flexmarl.runtime.errors import JobFailedError
 
 

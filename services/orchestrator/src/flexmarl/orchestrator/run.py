@@ -21,7 +21,6 @@ from flexmarl.orchestrator.binding import Binder
 from flexmarl.orchestrator.calls import StateLostError, StoreLostError, cause
 from flexmarl.orchestrator.desk import Desk
 from flexmarl.orchestrator.engines import Engines
-from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.inputs import Inputs, read_inputs
 from flexmarl.orchestrator.lead import Lead
 from flexmarl.orchestrator.limits import Limits
@@ -33,6 +32,7 @@ from flexmarl.orchestrator.steps import Steps
 from flexmarl.orchestrator.store import Store
 from flexmarl.orchestrator.summary import summary
 from flexmarl.orchestrator.training import Standing, Training
+from flexmarl.orchestrator.workers import Workers
 from flexmarl.runtime.errors import InvalidJobError, JobFailedError
 from flexmarl.runtime.settings import Settings
 
@@ -91,7 +91,13 @@ class Run:
         self._files, self._report = files, report
         self._workers = Workers(services.directory.workers, inputs.limits)
         groups = inputs.job.spec.batch.tasks_per_step
-        self._store = Store(services.asking, inputs.limits, desk, groups)
+        self._store = Store(
+            services.asking,
+            inputs.limits,
+            desk,
+            groups=groups,
+            stored=lambda: self._workers.stored,
+        )
         self._lead = Lead(inputs, services.experience, self._store, files)
         self._epochs: dict[str, int] = {}
         self._recoveries = 0

@@ -24,12 +24,12 @@ from flexmarl.data.tasks import Task
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.orchestrator.checkpoint import Saved
 from flexmarl.orchestrator.engines import Engines
-from flexmarl.orchestrator.groups import Workers
 from flexmarl.orchestrator.limits import Limits
 from flexmarl.orchestrator.plan import EPISODES_SHOWN
 from flexmarl.orchestrator.scores import Scores, solved, tokens
 from flexmarl.orchestrator.training import Trained, Training
 from flexmarl.orchestrator.transcripts import episode_lines
+from flexmarl.orchestrator.workers import Workers
 from flexmarl.runtime.errors import JobFailedError
 
 EPISODES = Metric("flexmarl_orchestrator_episodes_total", "Episodes by outcome.", ["outcome"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -19,9 +19,18 @@ log = structlog.get_logger()
 class Store:
     """`asking`: a client that soon gives up and says why; whoever works with the store waits."""
 
-    def __init__(self, asking: ExperienceClient, limits: Limits, desk: Desk, groups: int) -> None:
-        """`groups`: of a step."""
+    def __init__(
+        self,
+        asking: ExperienceClient,
+        limits: Limits,
+        desk: Desk,
+        *,
+        groups: int,
+        stored: Callable[[], int],
+    ) -> None:
+        """`groups`: of a step; `stored`: how many of them all have been so far."""
         self._asking, self._limits, self._desk, self._groups = asking, limits, desk, groups
+        self._stored, self._before = stored, -1
         self._lacks = ""
         self._full_since: float | None = None
 
@@ -41,7 +50,7 @@ class Store:
         try:
             async with asyncio.timeout(self._limits.short_call):
                 fields = await self._asking.get_state()
-                found = await self._asking.stored(step)
+                found = None if self._takes() else await self._asking.stored(step)
         except (UnavailableError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limits.short_call:g} s"
             if not self._desk.store_away:
@@ -52,8 +61,13 @@ class Store:
         self._look(found, step)
         return fields
 
-    def _look(self, found: StoredStep, step: int) -> None:
-        if (full := found.full) is None:
+    def _takes(self) -> bool:
+        """Whether it has taken groups since this was asked last: it has room."""
+        before, self._before = self._before, self._stored()
+        return self._before > before >= 0
+
+    def _look(self, found: StoredStep | None, step: int) -> None:
+        if found is None or (full := found.full) is None:
             self._full_since = self._desk.store_full = None
             return
         now = time.monotonic()
