@@ -1,6 +1,8 @@
 """Generators by name, parameters and seed."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,20 @@ def test_a_seed_in_the_uri_is_the_generator_s_own() -> None:
         item["question"] for item in reasoning_gym.create_dataset("chain_sum", seed=7, size=3)
     ]
     assert [record["question"] for record in load("gym://chain_sum?seed=7", 5)] == wanted
+
+
+def test_generators_are_imported_without_what_they_would_draw_with() -> None:
+    code = (
+        "import sys; from flexmarl.data.reasoning import reasoning_gym\n"
+        "gym, drawing = reasoning_gym(), {'matplotlib', 'mpl_toolkits'}\n"
+        "made = gym.create_dataset('game_of_life', seed=1, size=1)\n"
+        "print(made.score_answer(made[0]['answer'], made[0]), drawing & set(sys.modules))\n"
+        "import matplotlib; print(matplotlib.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    score, file = done.stdout.splitlines()
+    assert score == "1.0 set()"
+    assert file.endswith("__init__.py")  # who wants it later gets it
 
 
 def test_words_lists_and_plus_signs_pass_as_parameters() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
@@ -15,6 +14,7 @@ from urllib.parse import unquote
 from flexmarl.contracts.problems import nearest, one_of, show
 from flexmarl.contracts.sources import DataSpec
 from flexmarl.data.errors import DataError
+from flexmarl.data.reasoning import reasoning_gym
 from flexmarl.runtime.seeds import derive_seed
 
 SEEDS = 2**31  # some generators seed numpy with seed + index, which must stay below 2**32
@@ -72,14 +72,10 @@ def generate(spec: DataSpec, seed: int, field: str) -> list[dict[str, Any]]:
 def _registry(field: str) -> dict[str, tuple[Any, Any]]:
     """Generator name -> (data set class, configuration class)."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its dependencies warn while they are compiled
-            import reasoning_gym  # noqa: F401  fills the registry
-            from reasoning_gym.factory import DATASETS
+        return dict(reasoning_gym().factory.DATASETS)
     except ImportError as error:
         says = f"generators need reasoning-gym ({error})"
         raise DataError(field, URI, says, "pip install 'flexmarl[tasks]'") from None
-    return dict(DATASETS)
 
 
 def _parsed(uri: str, field: str) -> tuple[str, dict[str, Any]]:

@@ -14,10 +14,11 @@ import os
 import resource
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from flexmarl.data.reasoning import reasoning_gym
 
 MEMORY_HEADROOM_BYTES = 2 << 30
 
@@ -50,10 +51,7 @@ def math_scorer() -> Score:
 
 def gym_scorer() -> Score:
     """Scores {"text", "generator", "entry"}; KeyError for an unknown generator."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies warn while they are compiled
-        from reasoning_gym import get_score_answer_fn
-
+    get_score_answer_fn = reasoning_gym().get_score_answer_fn
     known: dict[str, Callable[[str, Any], float]] = {}
 
     def score(request: Mapping[str, Any]) -> float:
