@@ -1,8 +1,8 @@
 """What runs first in each process of a local job: `python -m flexmarl.local.child`."""
 
-import importlib
 import sys
 
+from flexmarl.local.serving import imported
 from flexmarl.local.system import tie_to_parent
 
 
@@ -11,7 +11,7 @@ def main() -> None:
     name, module, supervisor = sys.argv[1:]
     tie_to_parent(int(supervisor), name)
     sys.argv = [name]
-    importlib.import_module(module).main()
+    imported(module)()
 
 
 if __name__ == "__main__":
