@@ -17,6 +17,7 @@ import pytest
 from tests.contract.experience.filling import epoch_of
 
 from flexmarl.contracts.v1 import rollout_pb2, rollout_pb2_grpc
+from flexmarl.data.notes import Note
 from flexmarl.experience.client import ExperienceClient
 from flexmarl.runtime.grpc import channel, wait_ready
 
@@ -206,6 +207,7 @@ async def test_a_held_group_is_stored_in_its_place_unless_it_is_too_old_for_it(
         assert stale.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert not await place(3)
         assert await place(3)
+        assert Note.read((await store.stored(3)).notes[0]) == Note(drawn=(1, 7))
         (group,) = (await store.lease("solver", epoch, 3)).groups
         assert (group.id.step, group.id.index, group.samples.version) == (3, 0, 1)
         spans = [
