@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +11,25 @@ from tests.unit.experience.groups import append, sent
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.client import ExperienceClient
+from flexmarl.experience.leases import Wanted
 from flexmarl.experience.samples import GroupId
 from flexmarl.experience.store import Store
 from flexmarl.runtime.errors import FencedError
 
 
-async def leased(store: Store, policy: str, epoch: int, step: int, **how: Any) -> pb.LeaseResponse:
-    return pb.LeaseResponse.FromString(await store.lease(policy, epoch, step, **how))
+async def leased(
+    store: Store,
+    policy: str,
+    epoch: int,
+    step: int,
+    *,
+    indexes: Iterable[int] = (),
+    wait: float = 0.0,
+    lacking: int = 0,
+    **what: Any,
+) -> pb.LeaseResponse:
+    wanted = Wanted(policy, epoch, step, indexes=frozenset(indexes), **what)
+    return pb.LeaseResponse.FromString(await store.lease(wanted, wait=wait, lacking=lacking))
 
 
 async def indexes(store: Store, policy: str, epoch: int, step: int, cursor: str = "") -> list[int]:

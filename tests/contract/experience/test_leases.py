@@ -21,8 +21,8 @@ from flexmarl.runtime.errors import FencedError, InvalidRequestError
 async def test_a_cursor_goes_on_where_the_last_lease_ended(store: Store) -> None:
     incarnation = await fill(store, 0, 5)
     epoch = await epoch_of(store)
-    first = await leased(store, "solver", epoch, 0, max_groups=2)
-    second = await leased(store, "solver", epoch, 0, cursor=first.cursor, max_groups=2)
+    first = await leased(store, "solver", epoch, 0, limit=2)
+    second = await leased(store, "solver", epoch, 0, cursor=first.cursor, limit=2)
     assert [group.id.index for group in (*first.groups, *second.groups)] == [0, 1, 2, 3]
     assert await indexes(store, "solver", epoch, 0, second.cursor) == [4]
     third = await leased(store, "solver", epoch, 0, cursor=second.cursor)
@@ -46,7 +46,7 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
         for step in (6, 5):
             await append(store, sent(GroupId(incarnation, step, index)))
     epoch = await epoch_of(store)
-    lease = await leased(store, "solver", epoch, 5, max_groups=2)
+    lease = await leased(store, "solver", epoch, 5, limit=2)
     assert [(group.id.step, group.id.index) for group in lease.groups] == [(5, 0), (5, 1)]
     assert await store.commit("solver", epoch, 5) == 3
     assert await indexes(store, "solver", epoch, 6) == [0, 1, 2]
@@ -55,18 +55,18 @@ async def test_a_lease_hands_out_its_own_step_only(store: Store) -> None:
 async def test_a_lease_of_some_indexes_hands_out_these_alone(store: Store) -> None:
     await fill(store, 0, 6)
     epoch = await epoch_of(store)
-    first = await leased(store, "solver", epoch, 0, indexes=[1, 4, 5, 9], max_groups=2)
+    first = await leased(store, "solver", epoch, 0, indexes={1, 4, 5, 9}, limit=2)
     assert [group.id.index for group in first.groups] == [1, 4]
-    rest = await leased(store, "solver", epoch, 0, cursor=first.cursor, indexes=[1, 4, 5, 9])
+    rest = await leased(store, "solver", epoch, 0, cursor=first.cursor, indexes={1, 4, 5, 9})
     assert [group.id.index for group in rest.groups] == [5]
-    nothing = await leased(store, "solver", epoch, 0, cursor=rest.cursor, indexes=[1, 4, 5, 9])
+    nothing = await leased(store, "solver", epoch, 0, cursor=rest.cursor, indexes={1, 4, 5, 9})
     assert (list(nothing.groups), nothing.cursor) == ([], rest.cursor)
 
 
 async def test_a_lease_waits_for_the_indexes_that_it_asks_for(store: Store) -> None:
     incarnation = await fill(store, 0, 2)
     epoch = await epoch_of(store)
-    waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, indexes=[7], wait=60))
+    waiting = asyncio.ensure_future(leased(store, "solver", epoch, 0, indexes={7}, wait=60))
     for index in (5, 7):
         await append(store, sent(GroupId(incarnation, 0, index)))
     assert [group.id.index for group in (await waiting).groups] == [7]

@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not (epoch := self.epochs[policy] - age):
             return
         store = self.another if another else self.store
-        how: dict[str, Any] = {"max_groups": at_once, "indexes": indexes}
+        how: dict[str, Any] = {"limit": at_once, "indexes": indexes}
         if age:
             with pytest.raises(FencedError):
                 self.run(leased(store, policy, epoch, step, **how))

@@ -7,11 +7,13 @@ be, the server is not asked.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.experience.arrivals import Arrivals
 from flexmarl.experience.connection import translated
 from flexmarl.experience.fresh import Fresh
-from flexmarl.experience.leases import Leased, Leases
+from flexmarl.experience.leases import Leased, Leases, Place, Wanted
 from flexmarl.experience.moments import now, stamp
 from flexmarl.experience.wire import lease_message
 
@@ -22,42 +24,30 @@ GATHER_SECONDS = 0.05
 class Handout:
     def __init__(self, leases: Leases, arrivals: Arrivals, fresh: Fresh) -> None:
         self._leases, self._arrivals, self._fresh = leases, arrivals, fresh
-        self._exhausted: dict[str, tuple[int, int, str, int]] = {}
-        """By policy: epoch, step and cursor behind which the last reader left nothing, and how many
-        arrivals there had been."""
+        self._exhausted: dict[str, tuple[Place, int]] = {}
+        """By policy: behind what the last reader left nothing, and how many arrivals there had
+        been."""
 
-    async def lease(
-        self,
-        policy: str,
-        epoch: int,
-        step: int,
-        cursor: str,
-        *,
-        limit: int,
-        wait: float,
-        wanted: frozenset[int],
-        lacking: int,
-    ) -> bytes:
+    async def lease(self, wanted: Wanted, *, wait: float, lacking: int) -> bytes:
         """A LeaseResponse, see `Store.lease`."""
         arrivals = self._arrivals
         started = ready = now()
-        known = epoch, step, cursor, arrivals.count
-        look = bool(wanted) or self._exhausted.get(policy) != known
+        known = wanted.place, arrivals.count
+        look = bool(wanted.indexes) or self._exhausted.get(wanted.policy) != known
         while True:
             arrival, count = arrivals.next(), arrivals.count
             left = started + wait - now()
             if look or left <= 0 or arrivals.released:
                 async with translated():
-                    lease = await self._leases.read(
-                        policy, epoch, step, cursor, limit=limit, wanted=wanted
-                    )
-                cursor, left = lease.cursor, started + wait - now()
-                if not (lease.more or wanted):
-                    self._exhausted[policy] = epoch, step, cursor, count
+                    lease = await self._leases.read(wanted)
+                wanted, left = replace(wanted, cursor=lease.cursor), started + wait - now()
+                if not (lease.more or wanted.indexes):
+                    self._exhausted[wanted.policy] = wanted.place, count
                 if lease.groups or left <= 0 or arrivals.released:
                     return _message(lease, started, ready)
             await arrivals.wait(arrival, left)
-            await self._gather(policy, step, lacking, started + min(wait, GATHER_SECONDS))
+            until = started + min(wait, GATHER_SECONDS)
+            await self._gather(wanted.policy, wanted.step, lacking, until)
             ready, look = now(), True
 
     async def _gather(self, policy: str, step: int, lacking: int, until: float) -> None:

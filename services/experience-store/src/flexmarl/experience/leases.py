@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 from prometheus_client import Counter
@@ -24,9 +25,12 @@ DEAD = Counter("flexmarl_experience_dead_letters_total", "Entries not readable."
 
 DEAD_LETTERS = 64
 """Kept per policy."""
+MAX_LEASE_GROUPS = 1024
 MAX_LEASE_BYTES = 32 << 20
 """Of one answer, unless its first group alone is larger."""
 _CURSOR = re.compile(r"\d{20}-\d{20}")
+Place: TypeAlias = tuple[int, int, str]
+"""In a policy's stream: epoch, step and cursor."""
 log = structlog.get_logger()
 
 
@@ -34,6 +38,24 @@ def check_cursor(cursor: str) -> None:
     """InvalidRequestError unless it is empty or came with a lease."""
     if cursor and not _CURSOR.fullmatch(cursor):
         raise InvalidRequestError(f"cursor {cursor!r} is none of ours")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader asks for: of one policy's groups of a step those behind the cursor."""
+
+    policy: str
+    epoch: int
+    step: int
+    cursor: str = ""
+    limit: int = MAX_LEASE_GROUPS
+    """Groups at most."""
+    indexes: frozenset[int] = frozenset()
+    """Of these alone, if there are any."""
+
+    @property
+    def place(self) -> Place:
+        return self.epoch, self.step, self.cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +77,19 @@ class Leases:
         self._locate = redis.register_script(scripts.LOCATE)
         self._discard = redis.register_script(scripts.DISCARD)
 
-    async def read(
-        self,
-        policy: str,
-        epoch: int,
-        step: int,
-        cursor: str,
-        *,
-        limit: int,
-        wanted: frozenset[int] = frozenset(),
-    ) -> Leased:
-        """What is there behind the cursor, at most `limit` groups; FencedError for an old epoch.
-
-        Of the `wanted` indexes alone, if there are any.
-        """
-        keys = self._keys
+    async def read(self, wanted: Wanted) -> Leased:
+        """What is there of it; FencedError for an old epoch."""
+        keys, policy, step = self._keys, wanted.policy, wanted.step
+        cursor, limit = wanted.cursor, wanted.limit
         outcome, *rest = await self._locate(
             [keys.epoch(policy), keys.entries(policy, step)],
             # ";" follows ":" in the alphabet
-            [epoch, f"({cursor};" if cursor else "-", -1 if wanted else limit],
+            [wanted.epoch, f"({cursor};" if cursor else "-", -1 if wanted.indexes else limit],
         )
-        scripts.refuse_fenced("epoch", epoch, outcome, rest)
+        scripts.refuse_fenced("epoch", wanted.epoch, outcome, rest)
         named = [Name.parse(raw) for raw in rest[0]]
-        if wanted:
-            named = [name for name in named if name.index in wanted][:limit]
+        if wanted.indexes:
+            named = [name for name in named if name.index in wanted.indexes][:limit]
         names = _within(MAX_LEASE_BYTES, named)
         if not names:
             return Leased([], cursor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc.aio
@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
+from flexmarl.experience.leases import MAX_LEASE_GROUPS, Wanted
 from flexmarl.experience.moments import CLOCK_ID, now, stamp
 from flexmarl.experience.store import StoredStep
 from flexmarl.experience.wire import Part, read_append
@@ -27,18 +28,7 @@ class Groups(Protocol):
     async def append(
         self, groups: Sequence[Part], played: Sequence[float] = ()
     ) -> list[bool | FlexMARLError]: ...
-    async def lease(
-        self,
-        policy: str,
-        epoch: int,
-        step: int,
-        *,
-        cursor: str,
-        max_groups: int,
-        wait: float,
-        indexes: Collection[int] = (),
-        lacking: int = 0,
-    ) -> bytes: ...
+    async def lease(self, wanted: Wanted, *, wait: float, lacking: int = 0) -> bytes: ...
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int: ...
     async def stored(self, step: int) -> StoredStep: ...
     async def close_step(self, incarnation: int, step: int) -> None: ...
@@ -84,16 +74,16 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         return pb.AppendGroupsResponse(groups=map(_outcome, outcomes), clock=stamp(received))
 
     async def Lease(self, request: pb.LeaseRequest, context: Any) -> Any:  # type: ignore[override]
-        return await self._store.lease(
-            request.policy,
-            request.epoch,
-            request.step,
+        most = min(request.max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS)
+        wanted = Wanted(
+            policy=request.policy,
+            epoch=request.epoch,
+            step=request.step,
             cursor=request.cursor,
-            max_groups=request.max_groups,
-            wait=request.wait_ms / 1000,
-            indexes=request.indexes,
-            lacking=request.lacking,
+            limit=most,
+            indexes=frozenset(request.indexes),
         )
+        return await self._store.lease(wanted, wait=request.wait_ms / 1000, lacking=request.lacking)
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         deleted = await self._store.commit(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,7 @@ from flexmarl.experience.fresh import Fresh
 from flexmarl.experience.fullness import Fullness, Memory
 from flexmarl.experience.handout import Handout
 from flexmarl.experience.keys import Keys
-from flexmarl.experience.leases import Leases, check_cursor
+from flexmarl.experience.leases import Leases, Wanted, check_cursor
 from flexmarl.experience.moments import now
 from flexmarl.experience.scripts import refuse_fenced
 from flexmarl.experience.wire import Part, WireGroup, read_group
@@ -56,7 +56,6 @@ BYTES = Counter("flexmarl_experience_stored_bytes_total", "Payload of stored gro
 LAG = Gauge("flexmarl_experience_lag_groups", "Groups stored and not deleted.", ["policy"])
 PURGED = Counter("flexmarl_experience_purged_total", "Entries that a closed step left.")
 
-MAX_LEASE_GROUPS = 1024
 log = structlog.get_logger()
 
 
@@ -247,38 +246,17 @@ class Store:
             return error
         return None
 
-    async def lease(
-        self,
-        policy: str,
-        epoch: int,
-        step: int,
-        *,
-        cursor: str = "",
-        max_groups: int = 0,
-        wait: float = 0.0,
-        indexes: Collection[int] = (),
-        lacking: int = 0,
-    ) -> bytes:
-        """Groups of the step behind the cursor, in order of arrival, as a LeaseResponse.
+    async def lease(self, wanted: Wanted, *, wait: float = 0.0, lacking: int = 0) -> bytes:
+        """Groups in order of arrival, as a LeaseResponse.
 
-        Of these `indexes` alone, if any are given. Waits for the first, and when it has just begun
-        to wait for those that follow at its heels, unless all that the caller is `lacking` are
-        there. At most `max_groups` (0: as many as one answer carries); after `wait` seconds without
-        any the answer is empty.
+        Waits for the first, and when it has just begun to wait for those that follow at its heels,
+        unless as many as the caller is `lacking` are there. After `wait` seconds without any the
+        answer is empty.
         """
-        self._known(policy)
-        _check_counters(epoch=epoch, step=step)
-        check_cursor(cursor)
-        return await self._handout.lease(
-            policy,
-            epoch,
-            step,
-            cursor,
-            limit=min(max_groups or MAX_LEASE_GROUPS, MAX_LEASE_GROUPS),
-            wait=wait,
-            wanted=frozenset(indexes),
-            lacking=lacking,
-        )
+        self._known(wanted.policy)
+        _check_counters(epoch=wanted.epoch, step=wanted.step)
+        check_cursor(wanted.cursor)
+        return await self._handout.lease(wanted, wait=wait, lacking=lacking)
 
     async def commit(self, policy: str, epoch: int, step: int, *, keep: int = 0) -> int:
         """Acknowledge the policy's groups of the step; how many were deleted: 0 when done before.
