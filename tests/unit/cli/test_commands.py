@@ -56,7 +56,8 @@ def test_a_process_starts_without_the_command_line() -> None:
         "import sys; sys.argv = ['flexmarl', 'serve', 'weights']; from flexmarl.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: print(end.code)\n"
-        "print({'typer', 'click', 'rich', 'numpy', 'torch'} & set(sys.modules))"
+        "heavy = {'typer', 'click', 'rich', 'numpy', 'torch', 'flexmarl.contracts.job'}\n"
+        "print(heavy & set(sys.modules))"
     )
     environment = {key: value for key, value in os.environ.items() if key[:9] != "FLEXMARL_"}
     found = subprocess.run(

@@ -1,20 +1,21 @@
 """What the `main()` of every process does first and last."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 from prometheus_client import start_http_server
 from pydantic import ValidationError
 
-from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.preparation import PASSING
-from flexmarl.contracts.reading import JobFileError, served_job
+from flexmarl.contracts.problems import JobFileError
 from flexmarl.runtime.errors import (
     InvalidJobError,
     JobFailedError,
@@ -26,8 +27,11 @@ from flexmarl.runtime.names import RESOLVER, with_whole_names
 from flexmarl.runtime.process import HOPELESS, run_until_signalled
 from flexmarl.runtime.settings import Settings
 
+if TYPE_CHECKING:
+    from flexmarl.contracts.job import MARLJob
+
 HOPELESS_ERRORS = (InvalidJobError, JobFailedError, JobFileError)
-Body = Callable[[Settings, MARLJob], Coroutine[Any, Any, None]]
+Body: TypeAlias = "Callable[[Settings, MARLJob], Coroutine[Any, Any, None]]"
 
 log = structlog.get_logger()
 
@@ -39,12 +43,23 @@ def run(process: str, body: Body) -> None:
     """
     with hopeless_exit():
         settings, job = begin(process)
-        serve_metrics(settings.metrics_port)
-        gc.freeze()  # what was imported stays; collections need not look at it
-        try:
-            asyncio.run(run_until_signalled(lambda: body(settings, job)))
-        finally:
-            gc.unfreeze()  # else native libraries report leaks where the last words should stand
+        _run(settings, lambda: body(settings, job))
+
+
+def run_without_job(process: str, body: Callable[[Settings], Coroutine[Any, Any, None]]) -> None:
+    """`run` of a process that has no use for the job: its models are a third of a start."""
+    with hopeless_exit():
+        settings = settle(process)
+        _run(settings, lambda: body(settings))
+
+
+def _run(settings: Settings, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    serve_metrics(settings.metrics_port)
+    gc.freeze()  # what was imported stays; collections need not look at it
+    try:
+        asyncio.run(run_until_signalled(body))
+    finally:
+        gc.unfreeze()  # else native libraries report leaks where the last words should stand
 
 
 def serve_metrics(port: int) -> None:
@@ -55,6 +70,17 @@ def serve_metrics(port: int) -> None:
 
 def begin(process: str) -> tuple[Settings, MARLJob]:
     """Settings and job of this process, its logging set up; InvalidJobError, JobFileError."""
+    from flexmarl.contracts.reading import served_job
+
+    settings = settle(process)
+    job, unknown = served_job(settings.job_file)
+    if unknown:
+        log.warning("fields of another release are left out", fields=unknown)
+    return settings, job
+
+
+def settle(process: str) -> Settings:
+    """Settings of this process, its logging set up; InvalidJobError."""
     try:
         settings = Settings()
     except ValidationError as error:
@@ -62,10 +88,7 @@ def begin(process: str) -> tuple[Settings, MARLJob]:
     configure(process, settings.log_format, settings.log_level)
     if RESOLVER.is_file():
         settings = with_whole_names(settings, RESOLVER.read_text(errors="replace"))
-    job, unknown = served_job(settings.job_file)
-    if unknown:
-        log.warning("fields of another release are left out", fields=unknown)
-    return settings, job
+    return settings
 
 
 def misconfigured(error: ValidationError, prefix: str) -> InvalidJobError:

@@ -4,10 +4,9 @@ import asyncio
 
 import structlog
 
-from flexmarl.contracts.job import MARLJob
 from flexmarl.contracts.v1 import weights_pb2_grpc
 from flexmarl.runtime.grpc import serving
-from flexmarl.runtime.main import run
+from flexmarl.runtime.main import run_without_job
 from flexmarl.runtime.process import forever
 from flexmarl.runtime.settings import Settings
 from flexmarl.tensors.holding import Hold, remove_leftovers, remove_unheld
@@ -16,7 +15,7 @@ from flexmarl.tensors.server import WeightsService
 log = structlog.get_logger()
 
 
-async def body(settings: Settings, job: MARLJob) -> None:
+async def body(settings: Settings) -> None:
     """Serve until stopped.
 
     At the start what dead jobs left behind goes; the own job's sets stay, for a sidecar that was
@@ -45,4 +44,4 @@ async def body(settings: Settings, job: MARLJob) -> None:
 
 
 def main() -> None:
-    run("weights", body)
+    run_without_job("weights", body)
