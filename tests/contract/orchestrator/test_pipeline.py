@@ -258,6 +258,7 @@ async def test_a_straggler_that_begins_anew_leaves_its_place_to_another(
 
         worker.drops = fail_once
         run = asyncio.ensure_future(around.run())
+        await until(lambda: len(around.lines("metrics")) == 1)  # it begins anew at version 1
         await until(lambda: sum(place[0] == 1 for place in worker.placed.values()) == 5)
         first.set()
         await until(lambda: len(around.lines("metrics")) == 2)

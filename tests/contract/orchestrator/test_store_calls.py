@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,31 @@ def _counting(
         return await call(*args, **more)
 
     return counting
+
+
+async def test_a_drop_writes_what_was_dropped_of_its_step_alone(
+    tmp_path: Path, store_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[set[str]] = []
+    put = Store.put_state
+
+    async def put_state(self: Store, incarnation: int, fields: Mapping[str, str]) -> None:
+        written.append(set(fields))
+        await put(self, incarnation, fields)
+
+    monkeypatch.setattr(Store, "put_state", put_state)
+    filter_ = {"filter": {"name": "contrast", "maxRefills": 2}}
+    job = make_job(steps=STEPS, pipeline=filter_ | stale(2, partialRollout=True))
+    async with team(job, tmp_path, store_server) as around:
+        around.workers[0].drops = lambda request: request.task_id in "357"
+        await around.run(RARELY)
+        lines = around.lines("metrics")
+    dropped = sum(line["counts"].get("groups-dropped", 0) for line in lines)
+    assert dropped > STEPS
+    alone = [fields for fields in written if len(fields) == 1]
+    assert len(alone) == dropped
+    assert all(name.startswith("refills.") for fields in alone for name in fields)
+    assert sum("step" in fields for fields in written) == STEPS + 2
 
 
 @pytest.mark.parametrize("groups", [3, 24])

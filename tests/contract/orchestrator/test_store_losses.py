@@ -98,7 +98,10 @@ async def test_what_one_policy_lost_is_played_again_for_it_alone_or_the_job_fall
         await run
         around.assert_every_task_was_trained_once()
         again = [request for request in around.requests if at(request) == (2, 3)]
-        assert [request.id.incarnation for request in again] == [1, 2 if ahead else 1]
+        incarnations = [request.id.incarnation for request in again]
+        # Before it is known that the other policy is ahead, it may be asked for in vain.
+        assert (incarnations[0], incarnations[-1]) == (1, 2 if ahead else 1)
+        assert ahead or len(again) == 2
         assert len({request.seed for request in again}) == 1
         assert around.ledger.times["p1", 2] == 1 + ahead
         assert around.ledger.times["p0", 2] == 1

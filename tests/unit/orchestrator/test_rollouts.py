@@ -28,7 +28,7 @@ async def test_a_group_that_finds_its_place_in_a_step_before_that_is_open_is_don
         version=0,
         stored={},
         draws="",
-        refills="",
+        refills={},
         remember=nobody,
     )
     rollouts.stand_at(0)

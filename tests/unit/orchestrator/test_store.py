@@ -33,11 +33,14 @@ async def test_which_groups_are_there_is_asked_while_none_come() -> None:
     for _ in range(4):
         await store.ask(step=1)
     assert asked.which == 1  # at first nobody knows
-    assert (store.away(), desk.store_full) == ([], None)
+    assert (store.away(), is_full(desk)) == ([], False)
     await store.ask(step=1)
     assert asked.which == 2
     words = "room in the store: 8 of 8 MiB are taken, 2 of 6 groups of step 1 are there"
-    assert store.away() == [words]
-    assert desk.store_full is not None
+    assert (store.away(), is_full(desk)) == ([words], True)
     await store.ask(step=1)
-    assert (store.away(), desk.store_full, asked.which) == ([], None, 2)
+    assert (store.away(), is_full(desk), asked.which) == ([], False, 2)
+
+
+def is_full(desk: Desk) -> bool:
+    return desk.store_full is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from flexmarl.data.difficulty import Evidence, Tried
 from flexmarl.data.tasks import Task
@@ -11,19 +12,25 @@ from flexmarl.orchestrator.admission import Place
 from flexmarl.orchestrator.known import Known, Line
 from flexmarl.orchestrator.tasks import Tasks
 
+FIELDS = 32
+"""Among which what was dropped is spread by its step, so that a drop writes one of them."""
+FIELD = "refills."
+
 
 class Choices:
     """A group is called by the place that it was drawn for."""
 
-    def __init__(self, tasks: Tasks, refills: str) -> None:
-        """`refills`: what `dump` said last."""
+    def __init__(self, tasks: Tasks, refills: Mapping[str, str]) -> None:
+        """`refills`: what `dump` said last, by field."""
         self._tasks = tasks
+        self._refills = tasks.spec.pipeline.filter is not None
         self._dropped: dict[Place, list[Tried]] = {
             (step, at): [
                 (task, {agent: (share, scored) for agent, (share, scored) in solved.items()})
                 for task, solved in tried
             ]
-            for step, at, tried in json.loads(refills or "[]")
+            for text in refills.values()
+            for step, at, tried in json.loads(text)
         }
         self._known = Known(tasks.spec.pipeline.difficulty, tasks.ahead)
         self._chosen: dict[tuple[Place, int], Task] = {}
@@ -53,8 +60,15 @@ class Choices:
         tried = self.task(group).id, solved
         self._dropped.setdefault(group, []).append(tried)
 
-    def dump(self) -> str:
-        return json.dumps([[*place, tried] for place, tried in sorted(self._dropped.items())])
+    def dump(self, step: int | None = None) -> dict[str, str]:
+        """What was dropped, by field; `step`: the field alone that has the groups drawn for it."""
+        if not self._refills:
+            return {}
+        fields = range(FIELDS) if step is None else (step % FIELDS,)
+        found: dict[int, list[Any]] = {field: [] for field in fields}
+        for place in sorted(place for place in self._dropped if place[0] % FIELDS in found):
+            found[place[0] % FIELDS].append([*place, self._dropped[place]])
+        return {f"{FIELD}{field}": json.dumps(own) for field, own in found.items()}
 
     def close(self, over: Callable[[Place], bool]) -> None:
         """Groups that are `over` are not asked for any more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,10 +97,12 @@ class Lead:
                 start.step, time.time(), start, draws=start.draws, discard=True
             )
 
-    async def keep(self, position: Position) -> None:
-        """From now on the job stands there, whoever leads it."""
+    async def keep(self, position: Position, only: Collection[str] = ()) -> None:
+        """From now on the job stands there, whoever leads it; `only`: the fields that differ."""
         self.moved |= position.step > self.position.step
-        await self._experience.put_state(self.incarnation, position.fields(self.incarnation))
+        fields = position.fields(self.incarnation)
+        told = {name: fields[name] for name in only or fields}
+        await self._experience.put_state(self.incarnation, told)
         self.position = position
 
     async def followed(self) -> None:

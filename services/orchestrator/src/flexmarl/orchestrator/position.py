@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flexmarl.orchestrator import checkpoint as checkpoints
 from flexmarl.orchestrator.checkpoint import Checkpoint
+from flexmarl.orchestrator.choices import FIELD
 from flexmarl.orchestrator.inputs import Inputs
 
 
@@ -27,7 +28,7 @@ class Position:
     """Steps in a row of which the filter dropped every task but each place's last."""
     draws: str = ""
     """Of partial rollouts: what was drawn when this step began (`draws.Draws.dump`)."""
-    refills: str = ""
+    refills: Mapping[str, str] = field(default_factory=dict)
     """Of places whose tasks were dropped: which, and how they went (`choices.Choices.dump`)."""
     discard: bool = False
     """The job begins or fell back here and not all policies have followed: anything newer that they
@@ -43,8 +44,8 @@ class Position:
             "idle": str(self.idle),
             "used_up": str(self.used_up),
             "draws": self.draws,
-            "refills": self.refills,
             "discard": "yes" if self.discard else "no",
+            **self.refills,
         }
 
 
@@ -52,7 +53,8 @@ def fall_back(position: Position) -> Position:
     """The last checkpoint, or the very start: version 0 can be made again from the job file."""
     checkpoint = position.checkpoint
     step, draws = (checkpoint.step, checkpoint.draws) if checkpoint else (0, "")
-    return Position(step, position.started, checkpoint, draws=draws, discard=True)
+    refills = _none(position.refills)
+    return Position(step, position.started, checkpoint, draws=draws, refills=refills, discard=True)
 
 
 def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
@@ -60,10 +62,11 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
     if "step" not in fields:
         return None
     directory, started = fields["checkpoint"], float(fields["started"])
+    refills = {name: text for name, text in fields.items() if name.startswith(FIELD)}
     if directory and not checkpoints.is_complete(Path(directory)):
         newer = from_disk(inputs, started)  # the store forgot its last moments
         if newer is not None:
-            return newer
+            return replace(newer, refills=_none(refills))
     return Position(
         step=int(fields["step"]),
         started=started,
@@ -71,9 +74,14 @@ def from_fields(fields: Mapping[str, str], inputs: Inputs) -> Position | None:
         idle=int(fields["idle"]),
         used_up=int(fields["used_up"]),
         draws=fields["draws"],
-        refills=fields["refills"],
+        refills=refills,
         discard=fields["discard"] == "yes",
     )
+
+
+def _none(refills: Mapping[str, str]) -> dict[str, str]:
+    """The same fields, in which nothing was dropped: a history that is not the job's any more."""
+    return dict.fromkeys(refills, "[]")
 
 
 def from_disk(inputs: Inputs, started: float) -> Position | None:

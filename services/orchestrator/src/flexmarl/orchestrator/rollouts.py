@@ -53,11 +53,11 @@ class Rollouts:
         version: int,
         stored: Mapping[int, StoredStep],
         draws: str,
-        refills: str,
-        remember: Callable[[], Awaitable[None]],
+        refills: Mapping[str, str],
+        remember: Callable[[int], Awaitable[None]],
     ) -> None:
         """`version`: at which the job stands. `stored`: what the store holds already. `draws` and
-        `refills`: as they were when last kept; `remember` keeps the refills again.
+        `refills`: as they were when last kept; `remember` keeps those of a step again.
         """
         spec = parts.job.spec
         self._parts, self._tasks, self._incarnation = parts, tasks, incarnation
@@ -166,9 +166,9 @@ class Rollouts:
         """For the store or a checkpoint; see `Position`."""
         return "" if self._draws is None else self._draws.dump()
 
-    def refills(self) -> str:
-        """For the store; see `Position`."""
-        return self._choices.dump()
+    def refills(self, step: int | None = None) -> dict[str, str]:
+        """For the store; see `Choices.dump`."""
+        return self._choices.dump(step)
 
     def dropped(self, number: int) -> dict[int, list[Tried]]:
         """Of each place of that step: what was dropped before the group that lies there."""
@@ -199,7 +199,7 @@ class Rollouts:
     async def answer(self, group: Place, worker: str, said: rollout_pb2.GroupFinished) -> bool:
         if said.dropped:
             self._choices.drop(group, solved(said, self._parts.job.spec.solved_reward))
-            await self._remember()
+            await self._remember(group[0])
             return False
         if self._placing is not None:
             self._placing.whole(self._draw(group), worker, said)

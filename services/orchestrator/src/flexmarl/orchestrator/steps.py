@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,7 @@ class Steps:
         files: RunDir,
         report: Report,
         desk: Desk,
-        keep: Callable[[Position], Awaitable[None]],
+        keep: Callable[[Position, Collection[str]], Awaitable[None]],
     ) -> None:
         self._inputs, self._parts, self._incarnation = inputs, parts, incarnation
         self._spec = inputs.job.spec
@@ -92,7 +92,7 @@ class Steps:
             stored=stored,
             draws=self._position.draws,
             refills=self._position.refills,
-            remember=lambda: self._move(rollouts),
+            remember=lambda step: self._remember(rollouts, step),
         )
         await asyncio.to_thread(rollouts.learn, lines)  # many, and nothing is played yet
         del lines
@@ -246,9 +246,16 @@ class Steps:
             log.warning("answers of some groups did not come", step=step.number)
             step.learn((await self._parts.experience.stored(step.number)).notes)
 
-    async def _move(
-        self, rollouts: Rollouts, move: Callable[[Position], Position] = lambda same: same
-    ) -> None:
+    async def _remember(self, rollouts: Rollouts, step: int) -> None:
+        """Keep what was refilled of the groups drawn for that step."""
+        async with self._keeping:
+            fields = rollouts.refills(step)
+            refills = {**self._position.refills, **fields}
+            self._position = replace(self._position, refills=refills)
+            with self._storing():
+                await self._keep(self._position, fields)
+
+    async def _move(self, rollouts: Rollouts, move: Callable[[Position], Position]) -> None:
         """Keep where the job stands, with what was refilled and, at the end of a step, drawn: what
         has found its place since then says so itself."""
         async with self._keeping:  # one after the other: the last one counts
@@ -258,7 +265,7 @@ class Steps:
                 moved = replace(moved, draws=rollouts.draws())
             self._position = replace(moved, refills=rollouts.refills())
             with self._storing():
-                await self._keep(self._position)
+                await self._keep(self._position, ())
 
     async def _still_ours(self) -> None:
         """FencedError: another orchestrator has taken over, and the files are its."""
