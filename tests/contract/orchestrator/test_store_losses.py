@@ -87,7 +87,8 @@ async def test_what_one_policy_lost_is_played_again_for_it_alone_or_the_job_fall
             second.gates["p1", 2] = asyncio.Event()
         stored: list[tuple[int, int]] = []
         worker.on_stored = stored.append
-        run = asyncio.ensure_future(around.run())
+        # Too late is what is found after the other has trained.
+        run = asyncio.ensure_future(around.run(replace(QUICK, confirm=2) if ahead else QUICK))
         await until(lambda: sum(step == 2 for step, _ in stored) == 6)
         damaged(around, store_server, "p0", (2, 3), damage)
         for gate in before:
