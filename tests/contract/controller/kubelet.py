@@ -26,6 +26,7 @@ class Kubelet:
     silent: bool = False
     """It never answers."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: set[asyncio.Transport] = field(default_factory=set)
 
     async def takes_all(self) -> None:
         """Every pod is on its node."""
@@ -44,6 +45,8 @@ class Kubelet:
                 await self.world.cluster.call("DELETE", at, query=query)
 
     async def answer(self, request: web.Request) -> web.Response:
+        if request.transport is not None:
+            self.connections.add(request.transport)
         if self.silent:
             await self.over.wait()
         life = (
@@ -79,6 +82,8 @@ async def kubelet(world: World, directory: Path) -> AsyncIterator[Kubelet]:
         found.over.set()
         await world.cluster.call("DELETE", f"/api/v1/nodes/{world.namespace}")
         await runner.cleanup()
+        for connection in found.connections:  # else TLS waits for the other end's farewell
+            connection.abort()
 
 
 def _tls(directory: Path) -> ssl.SSLContext:
