@@ -50,14 +50,21 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     assert found.stdout == "[]\n"
 
 
-def test_a_process_starts_without_the_command_line() -> None:
+@pytest.mark.parametrize(
+    ("name", "heavy"),
+    [
+        ("weights", {"numpy", "flexmarl.contracts.job"}),
+        ("orchestrator", {"httpx"}),
+        ("rollout-worker", {"httpx"}),  # of external APIs alone, and brings a command line
+    ],
+)
+def test_a_process_starts_without_what_it_has_no_use_for(name: str, heavy: set[str]) -> None:
     """Every pod waits for what it imports."""
     code = (
-        "import sys; sys.argv = ['flexmarl', 'serve', 'weights']; from flexmarl.cli import main\n"
+        f"import sys; sys.argv = ['flexmarl', 'serve', '{name}']; from flexmarl.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: print(end.code)\n"
-        "heavy = {'typer', 'click', 'rich', 'numpy', 'torch', 'flexmarl.contracts.job'}\n"
-        "print(heavy & set(sys.modules))"
+        f"print({ ({'typer', 'click', 'rich', 'torch'} | heavy)!r} & set(sys.modules))"
     )
     environment = {key: value for key, value in os.environ.items() if key[:9] != "FLEXMARL_"}
     found = subprocess.run(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,7 +18,6 @@ from flexmarl.experience.client import ExperienceClient
 from flexmarl.models.tokenizer import known_vocabulary, load_tokenizer
 from flexmarl.rollout.border import exits
 from flexmarl.rollout.engine_pool import EnginePool
-from flexmarl.rollout.external import ExternalPolicy
 from flexmarl.rollout.filters import filter_seconds, make_filter
 from flexmarl.rollout.player import EpisodePlayer
 from flexmarl.rollout.plugins import add_code_path
@@ -35,6 +35,9 @@ from flexmarl.runtime.grpc import serving
 from flexmarl.runtime.main import run
 from flexmarl.runtime.process import forever
 from flexmarl.runtime.settings import Settings, secret
+
+if TYPE_CHECKING:
+    from flexmarl.rollout.external import ExternalPolicy
 
 log = structlog.get_logger()
 
@@ -120,6 +123,8 @@ def _encoder(policy: PolicySpec, base_dir: Path) -> PromptEncoder:
 
 
 def _external(policy: PolicySpec) -> ExternalPolicy:
+    from flexmarl.rollout.external import ExternalPolicy
+
     args = policy.engine.openai
     if args is None:
         raise InvalidJobError(f"policy {policy.name!r}: engine.openai is missing")
