@@ -42,8 +42,6 @@ class Limits:
     """For a worker to be told who serves whom."""
     tell_every: float = 0.2
     """Between two times that workers are told, and asked what wants to be sampled."""
-    shrink: float = 300
-    """A pool wants fewer engines only after it has wanted no more for so long."""
     confirm: float = 5
     """Between two looks at the store: are we still who we think, is a group missing."""
     full: float = 30
