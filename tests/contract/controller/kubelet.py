@@ -81,8 +81,10 @@ async def kubelet(world: World, directory: Path) -> AsyncIterator[Kubelet]:
     finally:
         found.over.set()
         await world.cluster.call("DELETE", f"/api/v1/nodes/{world.namespace}")
+        assert runner.server is not None
+        opened = {each.transport for each in runner.server.connections if each.transport}
         await runner.cleanup()
-        for connection in found.connections:  # else TLS waits for the other end's farewell
+        for connection in found.connections | opened:  # else TLS waits for the other end's farewell
             connection.abort()
 
 
