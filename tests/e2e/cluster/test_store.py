@@ -102,15 +102,24 @@ def test_a_release_on_a_store_that_exists_trains_there_and_says_when_it_is_away(
         job.trains(2)
         assert "user flexmarl/" in server.users()
         server.stop()
-        job.until(lambda: "waiting for the experience store" in message(job), "it is away", 90)
-        assert job.status()["phase"] == "Running"
+        away = job.until(lambda: store_ready(job) == ("False", UNREACHABLE), "it is away", 90)
+        assert (away["phase"], away["reason"]) == ("Running", UNREACHABLE)
+        assert "the installation's store cannot be used" in away["message"]
         server.start()
+        job.until(lambda: store_ready(job) == ("True", "Ready"), "it is there again", 90)
         job.completes()
     finally:
         release.upgrade()
         stage.cluster.kubectl("-n", release.namespace, "delete", "secret", name)
     once(job, STEPS, TASKS)
     same_as(job, undisturbed)
+
+
+def store_ready(job: Job) -> tuple[str, str]:
+    """Its condition: status and reason."""
+    conditions = job.status()["conditions"]
+    [found] = [one for one in conditions if one["type"] == "StoreReady"]
+    return found["status"], found["reason"]
 
 
 def message(job: Job) -> str:
