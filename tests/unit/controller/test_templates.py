@@ -57,7 +57,7 @@ def test_a_template_is_told_or_made_into_a_pod(
     plain = document(roles={role: {"template": template}}, pools=pools)
     for policy in plain["spec"]["policies"]:
         policy["pools"] = ["fast"]
-    job, problems, _ = read(plain)
+    job, problems, *_ = read(plain)
     assert job is not None
     if not problems:
         render(Subject(job, "0f3c-uid", plain, "token", ""), INSTALLATION, {})

@@ -58,7 +58,7 @@ class PoolSpec(Model):
 
 
 class BalancingSpec(Model):
-    """When an engine of a pool goes from one policy to another, and when a pool grows or shrinks."""
+    """When an engine of a pool goes to another policy, and when a pool grows or shrinks."""
 
     delta: Annotated[int, Field(ge=1, le=100000)] = 5
     """Turns that wait or are played, per engine, by which two policies must differ."""

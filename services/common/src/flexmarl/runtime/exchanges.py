@@ -32,8 +32,8 @@ class Exchanges(Generic[Request, Response]):
         self,
         request: Request,
         *,
-        timeout: float,
-        metadata: Metadata | None,  # noqa: ASYNC109
+        timeout: float,  # noqa: ASYNC109
+        metadata: Metadata | None,
     ) -> Response:
         """The answer; AioRpcError, DEADLINE_EXCEEDED after `timeout` seconds without one.
 
