@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ async def patient(caller: Caller, what: bytes) -> bytes:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
             await asyncio.sleep(0.05)
+
+
+async def again_and_again(caller: Caller, what: bytes) -> None:
+    while True:
+        await caller.ask(what)
 
 
 async def test_calls_one_after_another_share_a_stream_and_those_at_once_have_one_each() -> None:
@@ -159,3 +165,61 @@ async def test_a_service_that_was_started_again_is_called_again(tmp_path: Path) 
         for _ in range(2):
             async with serving(Service().register, address), asyncio.timeout(60):
                 assert await patient(caller, b"some") == b"some"
+
+
+class Broken:
+    """A stream that ended while a message was on its way: gRPC says INTERNAL, whatever ended it."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def done(self) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        self.cancelled = True
+        return True
+
+    async def write(self, request: bytes) -> None:
+        words = "Internal error from Core"
+        empty = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, empty, empty, words)
+
+
+async def test_what_could_not_be_written_may_be_sent_again() -> None:
+    stream = Broken()
+    exchanges: Exchanges[bytes, bytes] = Exchanges(lambda **_: stream)  # type: ignore[arg-type]
+    call = exchanges(b"some", timeout=60, metadata=None)
+    assert await refused(call) == (grpc.StatusCode.UNAVAILABLE, "the service ended the stream")
+    assert stream.cancelled
+
+
+async def test_a_service_that_dies_in_the_middle_of_a_message_is_away(tmp_path: Path) -> None:
+    """Wherever it is at that moment: nothing else than `away` is tried again."""
+    large, address = bytes(48 << 20), f"unix://{tmp_path}/socket"
+    for number in range(6):
+        server = await asyncio.create_subprocess_exec(sys.executable, __file__, address)
+        try:
+            async with channel(address) as link:
+                caller = Caller(link)
+                async with asyncio.timeout(60):
+                    assert await patient(caller, b"some") == b"some"
+                asked = asyncio.ensure_future(again_and_again(caller, large))
+                await asyncio.sleep(0.004 * number)
+                server.kill()
+                async with asyncio.timeout(60):
+                    code, _ = await refused(asked)
+                assert code == grpc.StatusCode.UNAVAILABLE
+        finally:
+            with suppress(ProcessLookupError):
+                server.kill()
+            await server.wait()
+
+
+async def serve_for_ever(address: str) -> None:
+    async with serving(Service().register, address):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve_for_ever(sys.argv[1]))

@@ -311,6 +311,18 @@ def test_of_what_is_missing_as_much_is_wanted_as_the_next_fold_needs() -> None:
     assert wanted == [9, 2, 1, 1, 3, 2, 1, 1, 1]
 
 
+def test_in_order_those_of_the_next_micro_batch_are_wanted() -> None:
+    fold = FoldOrder(7, 3, deterministic=True, overlap=True, tokens=1)
+    wanted = [fold.wanted]
+    for index in (4, 0, 2, 5, 1, 6, 3):
+        fold.add(index, GROUP)
+        while fold.take():
+            pass
+        wanted.append(fold.wanted)
+    # Of [0, 3) as many as lack, then of [3, 6), of [6, 7).
+    assert wanted == [7, 3, 2, 1, 1, 1, 1, 0]
+
+
 def test_the_last_groups_are_folded_with_others_when_they_are_no_fold_of_their_own() -> None:
     fold = FoldOrder(3, 1, deterministic=False, overlap=True, tokens=10)
     for index in range(3):

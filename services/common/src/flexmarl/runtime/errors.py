@@ -54,7 +54,7 @@ class NotBegunError(UnavailableError):
 
 
 class FullError(UnavailableError):
-    """The store is out of memory; producers wait."""
+    """The store, or whoever holds groups for it, is out of room; producers wait."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -42,15 +42,13 @@ class Exchanges(Generic[Request, Response]):
         stream = self._take(metadata)
         try:
             async with asyncio.timeout(timeout):
-                await stream.write(request)
+                await _write(stream, request)
                 answer: Any = await stream.read()
         except TimeoutError:
             stream.cancel()
             raise _error(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s"
             ) from None
-        except asyncio.InvalidStateError:  # it had ended, which shows at its next use
-            raise _ended() from None
         except BaseException:
             stream.cancel()
             raise
@@ -64,6 +62,19 @@ class Exchanges(Generic[Request, Response]):
             if not (stream := self._idle.pop()).done():
                 return stream
         return self._method(metadata=metadata)
+
+
+async def _write(stream: grpc.aio.StreamStreamCall[Request, Response], request: Request) -> None:
+    """What was not sent may be sent again: the stream had ended, or ended on the way. gRPC calls
+    the latter INTERNAL, whatever ended it."""
+    try:
+        await stream.write(request)
+    except asyncio.InvalidStateError:
+        raise _ended() from None
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.INTERNAL:
+            raise
+        raise _ended() from error
 
 
 def _ended() -> grpc.aio.AioRpcError:

@@ -104,6 +104,8 @@ class Appends:
     async def _read(self, plan: _Plan, staging: list[Any], reply: Any) -> Written:
         if isinstance(reply, NoScriptError):  # a server that was started again
             reply = await self._commit(plan.keys, plan.args)
+            if message := self._arrivals.message():
+                await self._redis.publish(*message)
         failures = [each for each in (*staging, reply) if isinstance(each, Exception)]
         for failure in failures:
             if not isinstance(failure, OutOfMemoryError) or failure is reply:

@@ -35,6 +35,7 @@ class Arrivals:
         self._event = asyncio.Event()
         self._released = False
         self._mine = secrets.token_hex(4)
+        self._listens = False
         self._told_until = 0.0
         """Before this moment nobody else listens, or they look by themselves."""
         self.count = 0
@@ -54,8 +55,8 @@ class Arrivals:
         return (self._channel, self._mine) if now() >= self._told_until else None
 
     def told(self, listeners: int) -> None:
-        """So many had it; this process is one of them and would read each of its own messages."""
-        if listeners <= 1:
+        """So many had it, perhaps this process alone, which would read each of its own."""
+        if listeners <= self._listens:
             self._told_until = now() + ASK_SECONDS
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
@@ -83,6 +84,7 @@ class Arrivals:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as messages:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         await messages.subscribe(self._channel)
+                    self._listens = True
                     self.wake()  # nobody told of what came before
                     while True:
                         told = await messages.get_message(timeout=POLL_SECONDS)
@@ -94,5 +96,5 @@ class Arrivals:
             except (RedisError, OSError) as error:
                 if not down:
                     log.warning("store does not answer, leases poll", error=str(error))
-                down = True
+                down, self._listens = True, False
                 await asyncio.sleep(POLL_SECONDS / 4)

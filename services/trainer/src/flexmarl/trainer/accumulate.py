@@ -40,7 +40,7 @@ class FoldOrder:
         self._groups, self._micro_batch = groups, micro_batch
         self._deterministic, self._overlap, self._tokens = deterministic, overlap, tokens
         self._waiting: dict[int, Prepared] = {}
-        self._arrived = self._seen_tokens = 0
+        self._arrived = self._arrived_tokens = self._taken_tokens = 0
         self._next = 0
 
     @property
@@ -56,26 +56,28 @@ class FoldOrder:
     @property
     def wanted(self) -> int:
         """How many of the missing groups the next fold needs, rather fewer: asked again costs less
-        than a fold that waits."""
+        than a fold that waits. May be read while groups are added by another thread."""
         if not self._overlap or not self._arrived:
             return self.missing
         if self._deterministic:
             window = range(self._next, min(self._next + self._micro_batch, self._groups))
             return min(self.missing, sum(index not in self._waiting for index in window) or 1)
-        over = sum(group.input_tokens for group in self._waiting.values()) % self._tokens
-        lacking = (self._tokens - over) * self._arrived // max(1, self._seen_tokens)
+        over = (self._arrived_tokens - self._taken_tokens) % self._tokens
+        lacking = (self._tokens - over) * self._arrived // max(1, self._arrived_tokens)
         return min(self.missing, max(lacking, self._micro_batch - len(self._waiting), 1))
 
     def add(self, index: int, group: Prepared) -> None:
         self._waiting[index] = group
         self._arrived += 1
-        self._seen_tokens += group.input_tokens
+        self._arrived_tokens += group.input_tokens
 
     def take(self) -> list[Prepared]:
         """The groups to fold now, each handed out once; empty: wait for more."""
         if self.missing and not self._overlap:
             return []
-        return self._take_fixed() if self._deterministic else self._take_any()
+        taken = self._take_fixed() if self._deterministic else self._take_any()
+        self._taken_tokens += sum(group.input_tokens for group in taken)
+        return taken
 
     def _take_fixed(self) -> list[Prepared]:
         wanted = range(self._next, min(self._next + self._micro_batch, self._groups))

@@ -469,7 +469,7 @@ class LeaseRequest(_message.Message):
     max_groups: _builtins.int
     wait_ms: _builtins.int
     lacking: _builtins.int
-    """how many the caller lacks: once all are there it need not wait for more"""
+    """how many are worth waiting for a moment, once there is one; 0: any"""
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """these alone; none: all"""
