@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from flexmarl.controller.cache import Key
 from flexmarl.controller.names import READER, labels
 
 PROGRESS = {"phase": "Running", "step": 1, "steps": 2}
+HANDLED = {"heard": signal.default_int_handler, "ignored": signal.SIG_IGN}
+"""Here; a process that is started ignores what its parent does, and handles nothing else."""
 READS = "app.kubernetes.io/name=flexmarl-reader"
 
 
@@ -141,15 +145,30 @@ async def test_what_is_not_there_is_told(world: World, flexmarl: Terminal, named
     assert (said.code, f"There is no claim {named}" in said.err) == (1, True), said
 
 
+@contextmanager
+def handling(number: signal.Signals, how: Any) -> Iterator[None]:
+    before = signal.signal(number, how)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("ctrl_c", ["heard", "ignored"])
 async def test_a_command_that_is_ended_takes_the_pod_that_it_has_made_with_it(
-    world: World, flexmarl: Terminal, node: Kubelet
+    world: World, flexmarl: Terminal, node: Kubelet, ctrl_c: str
 ) -> None:
+    """A script's shell has what it runs in the background ignore Ctrl-C."""
     await started(world, node, job())
     await world.change(f"{world.path}/tiny", {"spec": {"suspend": True}})
     await world.until(Key(world.namespace, "tiny"), "Suspended")
     await bound(world, "tiny-run")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        process = await flexmarl.start("report", "tiny", stdout=asyncio.subprocess.PIPE)
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    if ctrl_c == "heard":
+        numbers.append(signal.SIGINT)
+    for number in numbers:
+        with handling(signal.SIGINT, HANDLED[ctrl_c]):
+            process = await flexmarl.start("report", "tiny", stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(60):
             made: list[Any] = []
             while not made:

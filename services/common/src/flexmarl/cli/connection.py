@@ -42,12 +42,31 @@ async def connected(namespace: str | None, context: str | None) -> AsyncIterator
 
 
 def ask(call: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """What it says. Whatever ends a command does so as Ctrl-C: a pod that it has made goes, too."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them
-                signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-    return asyncio.run(call)
+    """What it says. Whatever ends a command does so as Ctrl-C, also where that is ignored, as in
+    the background of a script: a pod that it has made goes, too."""
+    ended = False
+
+    async def called() -> ResultT:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one of them
+                    loop.add_signal_handler(number, end)
+        return await call
+
+    try:
+        return asyncio.run(called())
+    except asyncio.CancelledError:
+        if ended:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _context(name: str | None) -> Context:

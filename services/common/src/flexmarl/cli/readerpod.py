@@ -24,7 +24,11 @@ LIFE_SECONDS = 3600
 async def running(cluster: Cluster, job: str, claim: str, told: Object) -> AsyncIterator[str]:
     """The name of one that has the claim, running; gone afterwards. CommandError."""
     name = f"{child(job, 'reader')}-{secrets.token_hex(3)}"
-    await cluster.create_pod(manifest(name, claim, told))
+    try:
+        await cluster.create_pod(manifest(name, claim, told))
+    except asyncio.CancelledError:  # it may be there already
+        await cluster.delete_pod(name)
+        raise
     try:
         await _started(cluster, name, claim)
         yield name
