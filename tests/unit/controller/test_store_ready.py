@@ -84,10 +84,12 @@ def test_a_suspension_that_waits_for_it_says_so() -> None:
     [
         replace(RUNS, pods=(replace(LEADER, ready=False), SERVICE)),
         replace(RUNS, silence="UNAVAILABLE: no route"),
+        replace(RUNS, pods=(LEADER, replace(SERVICE, ready=False))),
+        replace(RUNS, pods=(LEADER,)),
     ],
-    ids=["gone", "silent"],
+    ids=["gone", "silent", "service not ready", "service gone"],
 )
-def test_what_an_orchestrator_said_that_does_not_answer_any_more_is_not_told(
+def test_it_is_not_told_of_where_the_orchestrator_or_the_service_does_not_answer(
     nobody: Observed,
 ) -> None:
     what = replace(nobody, progress=Progress("Running", store_away=WHY))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,16 @@ def test_participants_are_those_of_the_task() -> None:
     some = tasks(workflow={"name": "solver-verifier", "participants": "who"})
     assert some.participants(some.at((0, 0), 0, {})) == frozenset({"p0"})
     assert tasks().participants(some.at((0, 0), 0, {})) is None
+
+
+def test_a_held_out_task_may_leave_its_participants_unsaid() -> None:
+    some = tasks(workflow={"name": "solver-verifier", "participants": "who"})
+    task = some.at((0, 0), 0, {})
+    assert some.tested(task) == frozenset({"p0"})
+    rest = {name: value for name, value in task.record.items() if name != "who"}
+    assert some.tested(replace(task, record=rest)) is None
+    with pytest.raises(InvalidJobError, match="no agent"):
+        some.tested(replace(task, record=rest | {"who": "nobody"}))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 from flexmarl.controller import preparation
 from flexmarl.controller.containers import STORE, of_containers
-from flexmarl.controller.names import ORCHESTRATOR
+from flexmarl.controller.names import EXPERIENCE, ORCHESTRATOR
 from flexmarl.controller.nodes import of_ends, of_nodes
 from flexmarl.controller.observed import Finding, Observed, Pod
 from flexmarl.controller.owners import controller_of
@@ -100,8 +100,10 @@ def _of_store(seen: Observed) -> Iterator[Finding]:
     said = seen.progress
     if said is None or seen.silence or _orchestrator(seen) is None:
         return
+    # Where its service is not there, what keeps that one away is told.
+    served = any(one.role == EXPERIENCE and one.ready and not one.deleting for one in seen.pods)
     which = "the store that spec.store names" if seen.own_store else "the installation's store"
-    if said.store_away:
+    if said.store_away and served:
         yield Finding(
             STORE,
             f"{which} cannot be used ({shortened(said.store_away)}): the job waits, and goes on by "

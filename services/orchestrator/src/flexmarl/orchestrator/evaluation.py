@@ -32,7 +32,7 @@ class Evaluation:
         self._samples = spec.eval.samples
         self._parts, self._incarnation = parts, incarnation
         self._version, self._tasks = version, inputs.held_out
-        self._participants = inputs.tasks.participants
+        self._participants = inputs.tasks.tested
         self._done: set[int] = set()
         self.scores = Scores.of(spec)
         self._groups = Groups(self, parts.workers, parts.limits, episodes=spec.eval.samples)

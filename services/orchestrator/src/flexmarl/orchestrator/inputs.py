@@ -62,6 +62,8 @@ def read_inputs(job: MARLJob, settings: Settings, limits: Limits) -> Inputs:
         found = load_records(spec.eval.data, base, spec.eval.seed, field="spec.eval.data")
         held_out = [task_of(found, row) for row in range(len(found))][: spec.eval.tasks]
     inputs = Inputs(job, settings, limits, records, held_out)
-    for task in [*(task_of(records, row) for row in range(len(records))), *held_out]:
-        inputs.tasks.participants(task)
+    for row in range(len(records)):
+        inputs.tasks.participants(task_of(records, row))
+    for task in held_out:
+        inputs.tasks.tested(task)
     return inputs

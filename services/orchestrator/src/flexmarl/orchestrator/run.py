@@ -142,6 +142,7 @@ class Run:
             watching = waiting.create_task(self._store.watch(lead.position.step))
             await lead.take()
             watching.cancel()
+        self._store.answered()
         self._report.now(Phase.STARTING, lead.position.step, "binding policies")
         training = Training(self._job, services, self._limits, lead.incarnation, self._epochs)
         directory = services.directory

@@ -57,9 +57,13 @@ class Store:
                 log.warning("the store is away", error=why)
             self._desk.store_away, self._lacks = why, "the experience store"
             return None
-        self._desk.store_away, self._lacks = "", ""
+        self.answered()
         self._look(found, step)
         return fields
+
+    def answered(self) -> None:
+        """It can be used."""
+        self._desk.store_away, self._lacks = "", ""
 
     def _takes(self) -> bool:
         """Whether it has taken groups since this was asked last: it has room."""

@@ -55,6 +55,11 @@ class Tasks:
         named = participants(task.record, column, agents, f"task {task.id}")
         return frozenset(agents[name] for name in named)
 
+    def tested(self, task: Task) -> frozenset[str] | None:
+        """The same of a held-out task, which may leave it unsaid: then all take part."""
+        said = self.spec.workflow.participants in task.record
+        return self.participants(task) if said else None
+
     def _row(self, seed: int, position: int, refill: int) -> Task:
         shuffle = self.spec.data.shuffle
         row = row_of_refill(len(self.records), seed, shuffle, position, refill)
