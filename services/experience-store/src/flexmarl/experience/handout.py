@@ -17,7 +17,7 @@ from flexmarl.experience.leases import Leased, Leases, Place, Wanted
 from flexmarl.experience.moments import now, stamp
 from flexmarl.experience.wire import lease_message
 
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.015
 """At least, between a reader's question and the answer, while more may come that it lacks."""
 
 

@@ -21,13 +21,13 @@ from flexmarl.runtime.errors import UnavailableError
 Send = Callable[[Callable[[], bytes]], Awaitable[pb.AppendGroupsResponse]]
 """Of what makes the request, at the moment at which it is sent."""
 
-REQUESTS = 2
+REQUESTS = 6
 """Under way: the next is made while one is answered."""
 REQUEST_BYTES = 1 << 20
 """Of one, unless its first group alone is larger."""
 LARGE_REQUESTS = 16
 """Under way besides, each of a group that is larger."""
-REQUEST_GROUPS = 64
+REQUEST_GROUPS = 12
 
 
 @dataclass(eq=False, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-TURN_SECONDS = 0.005
+TURN_SECONDS = 0.003
 
 
 class Pace:
