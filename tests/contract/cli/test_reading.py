@@ -167,7 +167,10 @@ async def test_a_command_that_is_ended_takes_the_pod_that_it_has_made_with_it(
     if ctrl_c == "heard":
         numbers.append(signal.SIGINT)
     for number in numbers:
-        with handling(signal.SIGINT, HANDLED[ctrl_c]):
+        with (
+            handling(signal.SIGINT, HANDLED[ctrl_c]),
+            handling(signal.SIGHUP, HANDLED["heard"]),  # whatever `nohup` these tests run under
+        ):
             process = await flexmarl.start("report", "tiny", stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(60):
             made: list[Any] = []
