@@ -51,7 +51,7 @@ class Caller:
             self.opened += 1
             return method(**options)
 
-        self._exchanges: Exchanges[bytes, bytes] = Exchanges(opening)  # type: ignore[arg-type]
+        self._exchanges: Exchanges[bytes, bytes] = Exchanges(opening)
 
     async def ask(self, what: bytes, seconds: float = 60) -> bytes:
         return await self._exchanges(what, timeout=seconds, metadata=self._metadata)
@@ -187,8 +187,8 @@ class Broken:
 
 
 async def test_what_could_not_be_written_may_be_sent_again() -> None:
-    stream = Broken()
-    exchanges: Exchanges[bytes, bytes] = Exchanges(lambda **_: stream)  # type: ignore[arg-type]
+    stream: Any = Broken()
+    exchanges: Exchanges[bytes, bytes] = Exchanges(lambda **_: stream)
     call = exchanges(b"some", timeout=60, metadata=None)
     assert await refused(call) == (grpc.StatusCode.UNAVAILABLE, "the service ended the stream")
     assert stream.cancelled

@@ -7,6 +7,7 @@ message does, here and at the service, whose side is `runtime.grpc.exchange_hand
 from __future__ import annotations  # grpc types are generic only for the type checker
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import grpc
@@ -24,8 +25,9 @@ class Exchanges(Generic[Request, Response]):
     given up is not used again: its answer might come yet.
     """
 
-    def __init__(self, method: grpc.aio.StreamStreamMultiCallable[Request, Response]) -> None:
-        self._method = method
+    def __init__(self, open_: Callable[..., grpc.aio.StreamStreamCall[Request, Response]]) -> None:
+        """`open_`: what `channel.stream_stream` gives."""
+        self._open = open_
         self._idle: list[grpc.aio.StreamStreamCall[Request, Response]] = []
 
     async def __call__(
@@ -61,7 +63,7 @@ class Exchanges(Generic[Request, Response]):
         while self._idle:
             if not (stream := self._idle.pop()).done():
                 return stream
-        return self._method(metadata=metadata)
+        return self._open(metadata=metadata)
 
 
 async def _write(stream: grpc.aio.StreamStreamCall[Request, Response], request: Request) -> None:

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 import stamina
 import structlog
+from google.protobuf.message import Message
 
 from flexmarl.contracts.v1 import experience_pb2 as pb
 from flexmarl.contracts.v1 import experience_pb2_grpc as pb_grpc
@@ -83,8 +84,8 @@ class Lease:
     seconds: float
     """The others: what the store took."""
     played: tuple[float, ...]
-    """When each group was, by `time.perf_counter`; where the service does not know, when it found
-    it."""
+    """When each group was, and had become samples, by `time.perf_counter`; where the service does
+    not know, when it found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,11 @@ class ExperienceClient:
         self._clock = OtherClock()
         self._offers = Offers(partial(self._call, append), self._clock)
         self._turns = Turns()
-        self._lease: Exchanges[pb.LeaseRequest, bytes] = Exchanges(
+        self._lease: Exchanges[Message, bytes] = Exchanges(
             self._channel.stream_stream(
-                f"/{SERVICE}/Lease", request_serializer=pb.LeaseRequest.SerializeToString
+                f"/{SERVICE}/Lease",
+                request_serializer=pb.LeaseRequest.SerializeToString,
+                response_deserializer=bytes,
             )
         )
 

@@ -37,7 +37,11 @@ class Groups(Protocol):
 
 
 class ExperienceService(pb_grpc.ExperienceServicer):
-    """What carries arrays comes and goes as bytes, see `register`."""
+    """What carries arrays comes and goes as bytes, see `register`.
+
+    AppendGroups and Lease answer one request of a stream each, not the stream as the generated
+    class has it: `exchange_handler` reads and writes that one, hence what is ignored.
+    """
 
     def __init__(self, store: Groups) -> None:
         self._store = store
@@ -61,7 +65,7 @@ class ExperienceService(pb_grpc.ExperienceServicer):
         await self._store.check_epoch(request.policy, request.epoch)
         return pb.CheckEpochResponse()
 
-    async def AppendGroups(  # type: ignore[override]  # of one request, see `register`
+    async def AppendGroups(  # type: ignore[override]
         self, request: Any, context: Any
     ) -> pb.AppendGroupsResponse:
         received = now()
